@@ -1,0 +1,91 @@
+"""Every error Driftline raises, on one page.
+
+Each is a `DriftlineError` and also the standard error a reader would expect, takes one message, and can be
+pickled (Prefect stores the exceptions of its tasks). A message says what is wrong and what to do about it.
+
+    DriftlineError
+    ├── ConfigurationError   (ValueError)         a setting is impossible or contradicts another
+    ├── StoreError           (OSError)            the object store
+    │   ├── StoreUnavailable (ConnectionError)    not reachable, or refusing, after the retries
+    │   ├── ObjectMissing    (FileNotFoundError)  no object under that key
+    │   ├── PreconditionFailed (FileExistsError)  a conditional write lost: somebody else wrote first
+    │   └── CorruptObject    (ValueError)         truncated, wrong digest, another run's, or a newer format
+    ├── EpochLost            (PermissionError)    another trainer has taken the role; this one must stop
+    ├── EngineError          (RuntimeError)       the generation engine
+    │   ├── EngineStartFailed                     it never became ready
+    │   ├── EngineDied                            it stopped answering during the run
+    │   └── WeightUpdateFailed                    it does not hold the weights it should
+    ├── EnvironmentFailed    (RuntimeError)       an environment raised, or returned what cannot be used
+    ├── DeadlineExceeded     (TimeoutError)       a bounded wait ran out
+    ├── ProcessFailed        (ChildProcessError)  a supervised process ended badly
+    ├── LimitExceeded        (RuntimeError)       a bounded number of failures is used up
+    └── StackError           (RuntimeError)       the local stack: a port is taken, a part died at start
+"""
+
+
+class DriftlineError(Exception):
+    """Base of all errors raised by Driftline."""
+
+
+class ConfigurationError(DriftlineError, ValueError):
+    """A setting is impossible, contradicts another, or would have no effect."""
+
+
+class StoreError(DriftlineError, OSError):
+    """Something about the object store."""
+
+
+class StoreUnavailable(StoreError, ConnectionError):
+    """The store cannot be reached or keeps refusing, after every retry."""
+
+
+class ObjectMissing(StoreError, FileNotFoundError):
+    """There is no object under the key."""
+
+
+class PreconditionFailed(StoreError, FileExistsError):
+    """A conditional write lost: the object exists already, or has changed since it was read."""
+
+
+class CorruptObject(StoreError, ValueError):
+    """An object is truncated, has a wrong digest, belongs to another run or to a newer format."""
+
+
+class EpochLost(DriftlineError, PermissionError):
+    """Another trainer holds a higher epoch; this one may write nothing more."""
+
+
+class EngineError(DriftlineError, RuntimeError):
+    """Something about the generation engine."""
+
+
+class EngineStartFailed(EngineError):
+    """The engine never became ready."""
+
+
+class EngineDied(EngineError):
+    """The engine stopped answering during the run."""
+
+
+class WeightUpdateFailed(EngineError):
+    """The engine does not hold the weights that the manifest describes."""
+
+
+class EnvironmentFailed(DriftlineError, RuntimeError):
+    """An environment raised, or returned something that cannot be used."""
+
+
+class DeadlineExceeded(DriftlineError, TimeoutError):
+    """A bounded wait ran out."""
+
+
+class ProcessFailed(DriftlineError, ChildProcessError):
+    """A supervised process ended with an error."""
+
+
+class LimitExceeded(DriftlineError, RuntimeError):
+    """A bounded number of failures is used up."""
+
+
+class StackError(DriftlineError, RuntimeError):
+    """The local stack cannot be started or stopped."""
