@@ -1,0 +1,120 @@
+"""What a generation engine does, whatever it is made of.
+
+The contract suite `tests/contract/test_engine.py` runs over every implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from driftline.records import PolicyVersion, Segment, WeightsManifest
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One turn to sample.
+
+    `prompt_ids` is the whole context. Sampling stops after a token of `stop_ids` (which is part of the result)
+    or after `max_tokens`. `seed` makes the draw reproducible. Lower `priority` runs first.
+    """
+
+    id: str
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    stop_ids: tuple[int, ...]
+    temperature: float
+    seed: int
+    top_p: float = 1.0
+    top_k: int = 0
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The sampled tokens of one turn.
+
+    `logprobs` (nats) are those of the distribution sampled from. `segments` say which policy version sampled
+    which tokens, indices counting from the first sampled token. Seconds are the engine's own measure.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    segments: tuple[Segment, ...]
+    finish_reason: Literal["stop", "length", "abort"]
+    queued_s: float
+    prefill_s: float
+    decode_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateReport:
+    """What an update of the weights cost, in seconds. `applied` is false if the version was already there."""
+
+    version: PolicyVersion
+    applied: bool
+    fetch_s: float
+    pause_s: float
+    load_s: float
+    probe_error: float
+    """Largest absolute difference, in nats, between the manifest's probe log-probabilities and the engine's."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """Counters and gauges of an engine; counters never fall within one incarnation."""
+
+    version: PolicyVersion | None
+    running: int
+    waiting: int
+    kv_cache_share: float
+    preemptions: int
+    prefix_hit_share: float
+    generated_tokens: int
+    prompt_tokens: int
+
+
+class Engine(Protocol):
+    """Samples from one policy, and takes up new weights while requests are in flight."""
+
+    async def start(self) -> None:
+        """Become ready to generate.
+
+        Raises:
+            EngineStartFailed: It did not, within its deadline; the message holds the end of its log.
+        """
+        ...
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """Sample one turn. Cancelling the call aborts the request in the engine.
+
+        Raises:
+            EngineDied: The engine is gone; every request in flight fails so.
+            ConfigurationError: The prompt leaves no room in the context length.
+        """
+        ...
+
+    async def update(self, manifest: WeightsManifest) -> UpdateReport:
+        """Take up a policy version. Requests in flight go on, their next tokens carry the new version.
+
+        Fetching happens beside generation; only the swap pauses it. Applying the version that is held already
+        changes nothing. On return the engine has reproduced the manifest's probe.
+
+        Raises:
+            WeightUpdateFailed: It does not hold the version; it must not serve any more.
+            EngineDied: The engine is gone.
+        """
+        ...
+
+    async def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        """Log-probabilities (nats, temperature 1) of `token_ids[1:]` given their prefixes."""
+        ...
+
+    def status(self) -> EngineStatus:
+        """Counters and gauges, at once, without a round trip."""
+        ...
+
+    async def close(self) -> None:
+        """End the engine and all of its processes. May be called at any time, more than once."""
+        ...

@@ -1,0 +1,169 @@
+"""The environment contract: what a family of tasks offers, and how it is found.
+
+A *family* (`TaskFamily`, versioned id `name/v1`) generates tasks and makes environments. An environment plays
+one episode at a time, in messages; turning messages into token ids is the collector's business, and what the
+policy sampled is never tokenised again.
+
+    family = resolve("pointer_chase/v1")
+    task = family.generate(seed=7, count=1)[0]
+    environment = family.make()
+    messages = await environment.reset(task, seed=0)
+    step = await environment.step(">ab")
+    await environment.close()
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from random import Random
+from typing import Any, Protocol, runtime_checkable
+
+from driftline.errors import ConfigurationError, EnvironmentFailed
+
+ENTRY_POINT_GROUP = "driftline.environments"
+REGISTRY_MODULE = "environments"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of an episode. `role` is `system`, `user`, `assistant` or `tool`."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One problem. `id` is the hash of its whole state, so equal tasks have equal ids on every machine."""
+
+    id: str
+    environment: str
+    payload: Mapping[str, Any]
+    """JSON values only."""
+
+    @classmethod
+    def create(cls, environment: str, payload: Mapping[str, Any]) -> Task:
+        """Make a task, deriving its id from the environment id and the payload."""
+        canonical = json.dumps([environment, payload], sort_keys=True, separators=(",", ":"))
+        return cls(hashlib.sha256(canonical.encode()).hexdigest()[:24], environment, payload)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What an action led to.
+
+    `reward` is None as long as the environment has not judged the episode; "no answer" is not 0 unless the
+    environment says so. `terminated`: the episode ended by its own rules; `truncated`: by a limit of turns.
+    """
+
+    messages: tuple[Message, ...] = ()
+    reward: float | None = None
+    terminated: bool = False
+    truncated: bool = False
+    success: bool | None = None
+    info: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        if self.reward is not None and not math.isfinite(self.reward):
+            raise EnvironmentFailed(f"the environment returned the reward {self.reward}: it must be finite")
+
+
+class Environment(Protocol):
+    """Plays episodes of one task at a time. Instances are not shared between concurrent episodes."""
+
+    async def reset(self, task: Task, seed: int) -> tuple[Message, ...]:
+        """Start an episode of `task`; the same task and seed give the same episode. Returns the prompt."""
+        ...
+
+    async def step(self, action: str) -> StepResult:
+        """Take the policy's text of one turn."""
+        ...
+
+    async def close(self) -> None:
+        """Release everything; may be called at any time, more than once."""
+        ...
+
+
+@runtime_checkable
+class TaskFamily(Protocol):
+    """Generates the tasks of one versioned environment id, and makes its environments."""
+
+    @property
+    def id(self) -> str:
+        """Versioned id, such as `pointer_chase/v1`."""
+        ...
+
+    @property
+    def alphabet(self) -> str | None:
+        """All characters its texts use, for a character-level base policy; None where that makes no sense."""
+        ...
+
+    @property
+    def stop(self) -> str:
+        """The text that ends a turn of the policy (for a plain, character-level rendering)."""
+        ...
+
+    def generate(self, seed: int, count: int) -> list[Task]:
+        """Return `count` distinct tasks; a pure function of its arguments."""
+        ...
+
+    def make(self) -> Environment:
+        """Make one environment."""
+        ...
+
+    def oracle(self, task: Task) -> Sequence[str] | None:
+        """Actions that solve the task, or None where no oracle exists."""
+        ...
+
+    def demonstrate(self, task: Task, rng: Random) -> Sequence[str] | None:
+        """Actions of a weak demonstrator, for a warm start; None where none exists."""
+        ...
+
+
+def resolve(name: str) -> TaskFamily:
+    """Find a task family by versioned id or by dotted path (`package.module:Attribute`).
+
+    Looks in the `environments` package of the working directory, then among the entry points of the group
+    `driftline.environments`.
+
+    Raises:
+        ConfigurationError: Nothing is registered under `name`; the message names the closest id.
+    """
+    if ":" in name:
+        return _from_path(name)
+    known = _registered()
+    if name in known:
+        found = known[name]
+        return found if isinstance(found, TaskFamily) else found()
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known)) or 'none'}"
+    raise ConfigurationError(f"no environment {name!r}: {hint}")
+
+
+def _from_path(path: str) -> TaskFamily:
+    module, _, attribute = path.partition(":")
+    try:
+        found: Any = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"no environment at {path!r} ({error}): give package.module:Class") from None
+    return found() if isinstance(found, type) else found
+
+
+def _registered() -> dict[str, Any]:
+    known: dict[str, Any] = {
+        point.name: point.load() for point in metadata.entry_points(group=ENTRY_POINT_GROUP)
+    }
+    try:
+        local = importlib.import_module(REGISTRY_MODULE)
+    except ModuleNotFoundError as error:
+        if error.name != REGISTRY_MODULE:
+            raise
+        return known
+    return known | dict(local.FAMILIES)

@@ -1,0 +1,218 @@
+"""Every setting of a run (`RunParameters`) and of a process's surroundings (`Settings`).
+
+This is the one place of configuration: nothing else reads the process environment. `RunParameters` becomes the
+form in the Prefect UI, and its JSON schema is a golden file, so that a new knob is a reviewed act. Values that
+contradict one another are refused here, before anything starts, with the field's name and the remedy.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelParameters(_Section):
+    """Where the base policy comes from."""
+
+    source: Literal["warm_start", "directory", "smollm2"] = Field(
+        "warm_start",
+        description="`warm_start`: a small character-level Llama, trained on weak demonstrations; `directory`: "
+        "a model directory that transformers loads; `smollm2`: SmolLM2-135M-Instruct from its package.",
+    )
+    directory: str | None = Field(None, description="The model directory, for `source: directory`.")
+    rendering: Literal["plain", "chat"] = Field(
+        "plain", description="How messages become tokens: contents joined, or the model's chat template."
+    )
+    hidden_size: int = Field(128, ge=16, description="Width of the warm-started model.")
+    layers: int = Field(3, ge=1, description="Layers of the warm-started model.")
+    heads: int = Field(4, ge=1, description="Attention heads of the warm-started model.")
+    tie_embeddings: bool = Field(False, description="Whether the warm-started model ties its embeddings.")
+    warm_start_steps: int = Field(250, ge=0, description="Optimizer steps of the warm start.")
+    warm_start_batch: int = Field(64, ge=1, description="Demonstrations in a warm-start step.")
+    warm_start_learning_rate: float = Field(3e-3, gt=0, description="Peak learning rate of the warm start.")
+
+    @model_validator(mode="after")
+    def _directory_belongs_to_its_source(self) -> Self:
+        if (self.source == "directory") != (self.directory is not None):
+            raise ValueError("model.directory: set it together with `model.source: directory`, and only then")
+        if self.hidden_size % self.heads:
+            raise ValueError("model.hidden_size: must be a multiple of model.heads")
+        return self
+
+
+class EnvironmentParameters(_Section):
+    """What the policy learns to do."""
+
+    id: str = Field("pointer_chase/v1", description="Versioned environment id, or package.module:Class.")
+    task_set: str = Field("pointer-chase", description="Name of the task set that the refresh publishes.")
+    train_tasks: int = Field(4096, ge=1, description="Training tasks in a task-set version.")
+    held_out_tasks: int = Field(256, ge=1, description="Held-out tasks, disjoint from training by content.")
+    max_turns: int = Field(20, ge=1, description="Turns after which an episode is truncated.")
+    step_deadline_s: float = Field(10.0, gt=0, description="Deadline of one reset or step, in seconds.")
+    episode_deadline_s: float = Field(120.0, gt=0, description="Deadline of a whole episode, in seconds.")
+
+
+class RolloutParameters(_Section):
+    """How trajectories are sampled."""
+
+    group_size: int = Field(8, ge=2, description="Members of a group.")
+    groups_per_step: int = Field(16, ge=1, description="Groups in a batch.")
+    max_tokens_per_turn: int = Field(8, ge=1, description="Tokens after which a turn is cut.")
+    temperature: float = Field(1.0, gt=0, description="Sampling temperature, applied by the trainer as well.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling; needs training.importance: none.")
+    top_k: int = Field(0, ge=0, description="Top-k sampling, 0 is off; needs training.importance: none.")
+    cells: int = Field(1, ge=1, description="Rollout cells that share the work.")
+    episodes_in_flight: int = Field(256, ge=1, description="Most concurrent episodes of a cell.")
+    lease_s: float = Field(20.0, gt=1, description="Seconds (of the store's clock) that a claim holds.")
+
+
+class OverlapParameters(_Section):
+    """How far generation may run ahead of training."""
+
+    controller: Literal["fixed"] = Field("fixed", description="`fixed`: lead_groups stays as given.")
+    lead_groups: int = Field(16, ge=0, description="Groups that may start ahead; 0 is exactly synchronous.")
+    max_lag_versions: int = Field(8, ge=0, description="Hard limit of a group's oldest token, in versions.")
+
+
+class EngineParameters(_Section):
+    """The generation engine."""
+
+    backend: Literal["vllm", "scripted"] = Field(
+        "vllm", description="`scripted` draws tokens from a seeded stand-in, for tests of the machinery."
+    )
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Weights and activations.")
+    max_model_len: int = Field(256, ge=16, description="Context length in tokens.")
+    max_num_seqs: int = Field(128, ge=1, description="Sequences in one engine step.")
+    kv_cache_gib: int = Field(1, ge=1, description="KV cache in whole GiB (CPU engine).")
+    gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="Share of GPU memory (GPU engine).")
+    block_size: int = Field(32, ge=1, description="Tokens of a KV-cache block.")
+    prefix_caching: bool = Field(True, description="Reuse the KV of equal prefixes of the same version.")
+    kv_on_update: Literal["keep", "recompute"] = Field(
+        "keep", description="What becomes of running requests' KV when the weights change."
+    )
+    tensor_parallel_size: int = Field(1, ge=1, description="GPUs that share one engine.")
+    start_deadline_s: float = Field(300.0, gt=0, description="Deadline of the engine's start, in seconds.")
+    request_deadline_s: float = Field(120.0, gt=0, description="Deadline of one request, in seconds.")
+    cpus: tuple[int, ...] = Field((), description="Processor ids the cell is pinned to; empty is all.")
+
+
+class TrainingParameters(_Section):
+    """The optimizer and the loss."""
+
+    steps: int = Field(25, ge=1, description="Optimizer steps of the run.")
+    ranks: int = Field(1, ge=1, description="Processes of the DeepSpeed group.")
+    zero_stage: Literal[0, 1, 2, 3] = Field(0, description="DeepSpeed ZeRO stage.")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Weights and activations.")
+    learning_rate: float = Field(3e-4, ge=0, description="Constant learning rate of AdamW.")
+    weight_decay: float = Field(0.0, ge=0, description="Decoupled weight decay.")
+    max_gradient_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this global norm.")
+    micro_batch_tokens: int = Field(2048, ge=64, description="Padded tokens of a micro-batch.")
+    advantage: Literal["grpo", "dr_grpo", "rloo"] = Field("grpo", description="Group baseline.")
+    aggregation: Literal["token_mean", "sequence_mean", "constant"] = Field(
+        "token_mean", description="How token losses become one loss."
+    )
+    clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip of the ratio, 1 - clip_low.")
+    clip_high: float = Field(0.28, gt=0, description="Upper clip of the ratio, 1 + clip_high.")
+    importance: Literal["token_truncated", "none"] = Field(
+        "token_truncated", description="Correction from behaviour to proximal policy."
+    )
+    importance_cap: float = Field(2.0, gt=1, description="Upper limit of an importance weight.")
+    cpus: tuple[int, ...] = Field((), description="Processor ids the trainer is pinned to; empty is all.")
+
+
+class CheckpointParameters(_Section):
+    """What a resumed run starts from."""
+
+    every_steps: int = Field(1, ge=1, description="Optimizer steps between two checkpoints.")
+
+
+class EvaluationParameters(_Section):
+    """How held-out success is measured."""
+
+    episodes_per_task: int = Field(1, ge=1, description="Episodes of each held-out task.")
+    temperature: float = Field(1.0, ge=0, description="Sampling temperature, 0 is greedy.")
+
+
+class LimitParameters(_Section):
+    """How much may fail before the run does. All bounded; an exhausted limit ends the run as Failed."""
+
+    failed_groups: int = Field(64, ge=0, description="Groups given up because too few members were valid.")
+    cell_restarts: int = Field(3, ge=0, description="Restarts of a rollout cell that died.")
+    trainer_restarts: int = Field(3, ge=0, description="Restarts of a trainer that died.")
+    batch_deadline_s: float = Field(600.0, gt=0, description="Longest wait for a batch, in seconds.")
+
+
+class TrackingParameters(_Section):
+    """What goes to MLflow."""
+
+    experiment: str = Field("driftline", description="MLflow experiment.")
+    registered_model: str = Field(
+        "driftline-policy", description="MLflow model that the result is registered as."
+    )
+    traces_every_steps: int = Field(5, ge=0, description="Steps between two samples of traces; 0 is never.")
+    traces_per_sample: int = Field(3, ge=1, description="Episodes in a sample of traces.")
+
+
+class RunParameters(_Section):
+    """All parameters of a post-training run."""
+
+    seed: int = Field(0, ge=0, description="Seed of task order, sampling and initialisation.")
+    model: ModelParameters = ModelParameters()  # pyright: ignore[reportCallIssue]
+    environment: EnvironmentParameters = EnvironmentParameters()  # pyright: ignore[reportCallIssue]
+    rollout: RolloutParameters = RolloutParameters()  # pyright: ignore[reportCallIssue]
+    overlap: OverlapParameters = OverlapParameters()  # pyright: ignore[reportCallIssue]
+    engine: EngineParameters = EngineParameters()  # pyright: ignore[reportCallIssue]
+    training: TrainingParameters = TrainingParameters()  # pyright: ignore[reportCallIssue]
+    checkpoint: CheckpointParameters = CheckpointParameters()  # pyright: ignore[reportCallIssue]
+    evaluation: EvaluationParameters = EvaluationParameters()  # pyright: ignore[reportCallIssue]
+    limits: LimitParameters = LimitParameters()  # pyright: ignore[reportCallIssue]
+    tracking: TrackingParameters = TrackingParameters()  # pyright: ignore[reportCallIssue]
+
+    @model_validator(mode="after")
+    def _settings_agree(self) -> Self:
+        truncated = self.rollout.top_p < 1 or self.rollout.top_k > 0
+        if truncated and self.training.importance != "none":
+            raise ValueError(
+                "rollout.top_p / rollout.top_k: log-probabilities of a truncated distribution make importance "
+                "weights differ from 1 even for identical policies: set top_p to 1 and top_k to 0, or "
+                "training.importance to none"
+            )
+        if self.overlap.lead_groups > self.overlap.max_lag_versions * self.rollout.groups_per_step:
+            raise ValueError(
+                "overlap.lead_groups: groups would start further ahead than overlap.max_lag_versions allows: "
+                f"lower it to {self.overlap.max_lag_versions * self.rollout.groups_per_step} or raise the limit"
+            )
+        if self.rollout.max_tokens_per_turn >= self.engine.max_model_len:
+            raise ValueError("rollout.max_tokens_per_turn: must be below engine.max_model_len")
+        if self.training.ranks == 1 and self.training.zero_stage > 0:
+            raise ValueError(
+                "training.zero_stage: has no effect on one rank: raise training.ranks or set it to 0"
+            )
+        return self
+
+
+class Settings(BaseSettings):
+    """Surroundings of a process, from environment variables. Credentials come through boto3's own chain."""
+
+    model_config = SettingsConfigDict(env_prefix="DRIFTLINE_", extra="ignore", frozen=True)
+
+    s3_endpoint: str | None = Field(None, description="S3 endpoint URL; None is Amazon's own.")
+    s3_region: str = "us-east-1"
+    bucket: str = "driftline"
+    mlflow_uri: str | None = Field(None, description="MLflow tracking URI; None writes no metrics.")
+    work_dir: Path = Field(Path(".driftline"), description="Scratch space on this machine.")
+    api_token: SecretStr | None = None
+
+
+@cache
+def settings() -> Settings:
+    """The settings of this process."""
+    return Settings()

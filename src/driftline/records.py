@@ -1,0 +1,391 @@
+"""The nouns of Driftline: frozen values that travel between processes as JSON or Parquet.
+
+Vocabulary, in the field's words:
+
+- A **task** is one problem of an environment; a **group** is `group_size` independent **members**
+  (trajectories) of one task; a **batch** is `groups_per_step` groups, which one optimizer step consumes.
+- The **behaviour policy** of a token is the policy version that sampled it; the **current policy** is the one
+  being trained. Their difference in versions is the **lag**.
+- A **policy version** is one published set of weights. One optimizer step makes one version.
+
+`encode` and `decode` are the one JSON form of every record. A record carries `format`; a reader refuses one
+that is newer than itself, with `CorruptObject`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from driftline.errors import CorruptObject
+
+FORMAT = 1
+
+TrajectoryStatus = Literal["ok", "truncated", "env_error", "timeout", "engine_error", "cancelled"]
+"""How an episode ended. Only `ok` and `truncated` may carry a reward."""
+
+RunState = Literal["running", "finished", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PolicyVersion:
+    """One published set of weights: its number, and the epoch of the trainer that published it."""
+
+    number: int
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.number:06d}-{self.epoch:04d}"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A fixed token sequence and the log-probabilities the published policy gives it.
+
+    `logprobs[i]` (nats, temperature 1) belongs to `token_ids[i + 1]` given `token_ids[: i + 1]`.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One object that belongs to a manifest: its key, its size in bytes and its SHA-256."""
+
+    key: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsManifest:
+    """What a policy version consists of. Written after all of its files."""
+
+    run: str
+    version: PolicyVersion
+    kind: Literal["anchor", "delta"]
+    base: PolicyVersion | None
+    files: tuple[FileEntry, ...]
+    tensors: Mapping[str, str]
+    """Tensor name -> SHA-256 of its assembled bytes, for every tensor of the version."""
+    dtype: Literal["float32", "bfloat16"]
+    probe: Probe
+    created_unix: float
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """From index `start` of the trajectory's tokens on, sampled tokens came from policy `version`."""
+
+    start: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSeconds:
+    """Where one episode's wall clock went, in seconds; the parts do not overlap."""
+
+    queued: float = 0.0
+    resetting: float = 0.0
+    prefilling: float = 0.0
+    decoding: float = 0.0
+    in_tools: float = 0.0
+    in_reward: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """The sum of all parts, in seconds."""
+        return self.queued + self.resetting + self.prefilling + self.decoding + self.in_tools + self.in_reward
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One member of one group: what was said, by which policy, and what it earned.
+
+    `token_ids`, `loss_mask` and `logprobs` have one entry a token, prompt and observations included;
+    `loss_mask` is true where the policy sampled the token, and `logprobs` (nats, at the sampling temperature)
+    are 0.0 elsewhere. `reward` is None unless the environment gave one.
+    """
+
+    run: str
+    group: int
+    member: int
+    attempt: int
+    cell: str
+    task_id: str
+    task_set: str
+    environment: str
+    token_ids: tuple[int, ...]
+    loss_mask: tuple[bool, ...]
+    logprobs: tuple[float, ...]
+    segments: tuple[Segment, ...]
+    turns: int
+    reward: float | None
+    success: bool | None
+    status: TrajectoryStatus
+    reason: str
+    seconds: EpisodeSeconds
+    started_unix: float
+    finished_unix: float
+    request_seconds: tuple[tuple[float, float], ...] = ()
+    """(start, end) in Unix seconds of each engine request and tool call of the episode, in order."""
+
+    @property
+    def valid(self) -> bool:
+        """Whether the trajectory counts in its group's statistics: it ended by itself, with a reward."""
+        return self.status in ("ok", "truncated") and self.reward is not None
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Number of tokens the policy sampled."""
+        return sum(self.loss_mask)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All members of one group, as a cell finished them. `key` is the object it was read from."""
+
+    number: int
+    task_id: str
+    task_set: str
+    trajectories: tuple[Trajectory, ...]
+    key: str = ""
+
+    @property
+    def valid_members(self) -> int:
+        """Number of members that count in the group's statistics."""
+        return sum(t.valid for t in self.trajectories)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A cell's lease on a group. `expires_unix` is on the store's clock."""
+
+    group: int
+    cell: str
+    attempt: int
+    task_id: str
+    task_set: str
+    expires_unix: float
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The one mutable object of a run. Swapping it is the commit."""
+
+    epoch: int
+    step: int
+    version: PolicyVersion | None
+    record: str | None
+    spent: int
+    given_up: tuple[int, ...]
+    """Groups given up since the last committed record, which the next record repeats."""
+    lead_groups: int
+    task_sets: tuple[tuple[int, str], ...]
+    """(first group, task-set version): from that group number on, tasks come from that version."""
+    state: RunState = "running"
+    reason: str = ""
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class GroupUse:
+    """How one group entered a step."""
+
+    group: int
+    key: str
+    """Object that holds its trajectories."""
+    attempt: int
+    task_id: str
+    task_set: str
+    weight: float
+    """0.0 for a group without variance, else 1.0 (admission may scale it)."""
+    members: int
+    valid_members: int
+    reward_mean: float
+    reward_std: float
+    success_mean: float
+    lag_mean: float
+    lag_max: int
+    """Lag in versions over the sampled tokens, at the step that used them."""
+    sampled_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """A group that was left out for good, and why."""
+
+    group: int
+    reason: str
+    sampled_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Unix seconds at which a step's phases began and ended."""
+
+    previous_commit: float
+    batch_ready: float
+    train_start: float
+    train_end: float
+    publish_end: float
+    committed: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """Everything about one committed optimizer step."""
+
+    run: str
+    step: int
+    epoch: int
+    version_in: PolicyVersion
+    version_out: PolicyVersion
+    groups: tuple[GroupUse, ...]
+    give_ups: tuple[GiveUp, ...]
+    metrics: Mapping[str, float]
+    """By the names of `driftline.tracking.metrics`."""
+    time_to_batch_s: Mapping[str, float]
+    """Cause -> seconds of the critical path from the previous commit to the full batch."""
+    times: StepTimes
+    previous: str | None
+    """Key of the previous record, None for the first step."""
+    checkpoint: str | None = None
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointManifest:
+    """A trainer state in the store. Written after all of its files."""
+
+    run: str
+    step: int
+    epoch: int
+    ranks: int
+    zero_stage: int
+    files: tuple[FileEntry, ...]
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReport:
+    """What one engine is generating with, and that it is alive."""
+
+    run: str
+    cell: str
+    incarnation: str
+    """Unique to one start of the cell's process."""
+    version: int
+    """Policy version that the engine has acknowledged."""
+    head_version: int
+    applied_unix: float
+    heartbeat_unix: float
+    running_episodes: int
+    waiting_episodes: int
+    generated_tokens: int
+    pause_s: float
+    """Seconds that the last update kept the engine paused."""
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model directory in the store, addressed by its content."""
+
+    digest: str
+    prefix: str
+    files: tuple[FileEntry, ...]
+    tied_embeddings: bool
+    description: str = ""
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class RunDescription:
+    """`run.json`: what the run is. Created once; never changes."""
+
+    run: str
+    created_unix: float
+    parameters: Mapping[str, Any]
+    """`RunParameters.model_dump(mode="json")`."""
+    code_version: str
+    model: ModelSource
+    task_set: str
+    held_out_task_set: str
+    mlflow_run: str | None
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """Held-out success of one policy version."""
+
+    version: int
+    tasks: int
+    episodes: int
+    success: float
+    """Share of valid episodes that succeeded, in [0, 1]."""
+    reward_mean: float
+    invalid: int
+    """Episodes without a reward (infrastructure failures), left out of the share."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of wall clock on one lane of the timeline."""
+
+    lane: str
+    """`rollout`, `training`, `publish`, `apply` or `waiting/<pool>`."""
+    cause: str
+    start_unix: float
+    end_unix: float
+    step: int
+    """Step (trainer) or policy version (cell) it belongs to."""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+RecordT = TypeVar("RecordT")
+
+
+@cache
+def _adapter(record_type: type[RecordT]) -> TypeAdapter[RecordT]:
+    return TypeAdapter(record_type)
+
+
+def encode(record: object) -> bytes:
+    """Return the JSON form of a record, as UTF-8 bytes with sorted keys."""
+    value: Any = _adapter(type(record)).dump_python(record, mode="json")
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def decode(record_type: type[RecordT], body: bytes, *, key: str = "") -> RecordT:
+    """Read a record from its JSON form.
+
+    Args:
+        record_type: The record's class.
+        body: UTF-8 JSON, as `encode` wrote it.
+        key: Where it was read from, for the message.
+
+    Raises:
+        CorruptObject: The bytes are not such a record, or one of a newer format.
+    """
+    where = key or record_type.__name__
+    try:
+        value = json.loads(body)
+    except ValueError as error:
+        raise CorruptObject(f"{where} is not JSON ({error}): it was truncated or overwritten") from None
+    if isinstance(value, dict) and value.get("format", FORMAT) > FORMAT:  # pyright: ignore
+        raise CorruptObject(f"{where} has a newer format than {FORMAT}: upgrade driftline to read it")
+    try:
+        return _adapter(record_type).validate_python(value)
+    except ValidationError as error:
+        raise CorruptObject(f"{where} is not a {record_type.__name__}: {error}") from None

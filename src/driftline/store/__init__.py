@@ -1,0 +1,1 @@
+"""The object store: the only thing that rollout and training share."""

@@ -1,0 +1,124 @@
+"""The layout of the bucket, in one place. Keys that a reader follows in order are zero-padded.
+
+runs/<run>/run.json                                  RunDescription               created once
+runs/<run>/HEAD                                      Head                         compare-and-swap
+runs/<run>/policy/<version>-<epoch>/manifest.json    WeightsManifest              after its files
+runs/<run>/policy/<version>-<epoch>/*.safetensors
+runs/<run>/steps/<step>-<epoch>.json                 StepRecord
+runs/<run>/claims/<group>.json                       Claim                        conditional put
+runs/<run>/trajectories/<cell>/<seq>.parquet         finished groups
+runs/<run>/checkpoints/<step>-<epoch>/...            DeepSpeed state; manifest.json last
+runs/<run>/offsets/<cell>.json                       OffsetReport
+runs/<run>/timeline/<process>/<seq>.json             list of Span
+runs/<run>/evaluation/<version>.json                 EvaluationResult
+runs/<run>/model/...                                 the final policy, a model directory
+models/<digest>/...                                  base models, by content; manifest.json (ModelSource) last
+tasksets/<name>/<version>/{manifest.json,tasks.parquet}, tasksets/<name>/HEAD
+cache/<kind>/<digest>.json                           results of cached tasks
+"""
+
+from __future__ import annotations
+
+from driftline.records import PolicyVersion
+
+RUNS = "runs/"
+
+
+def run_prefix(run: str) -> str:
+    """Prefix of everything that belongs to a run."""
+    return f"{RUNS}{run}/"
+
+
+def description(run: str) -> str:
+    """Key of `run.json`."""
+    return f"{run_prefix(run)}run.json"
+
+
+def head(run: str) -> str:
+    """Key of the run's head."""
+    return f"{run_prefix(run)}HEAD"
+
+
+def policy_prefix(run: str, version: PolicyVersion) -> str:
+    """Prefix of one policy version."""
+    return f"{run_prefix(run)}policy/{version}/"
+
+
+def policy_manifest(run: str, version: PolicyVersion) -> str:
+    """Key of a policy version's manifest."""
+    return f"{policy_prefix(run, version)}manifest.json"
+
+
+def steps_prefix(run: str) -> str:
+    """Prefix of the step records."""
+    return f"{run_prefix(run)}steps/"
+
+
+def step(run: str, number: int, epoch: int) -> str:
+    """Key of a step record."""
+    return f"{steps_prefix(run)}{number:06d}-{epoch:04d}.json"
+
+
+def claim(run: str, group: int) -> str:
+    """Key of the claim of a group."""
+    return f"{run_prefix(run)}claims/{group:08d}.json"
+
+
+def trajectories_prefix(run: str) -> str:
+    """Prefix of all trajectories of a run."""
+    return f"{run_prefix(run)}trajectories/"
+
+
+def trajectories(run: str, cell: str, sequence: int) -> str:
+    """Key of a cell's n-th object of finished groups."""
+    return f"{trajectories_prefix(run)}{cell}/{sequence:08d}.parquet"
+
+
+def checkpoint_prefix(run: str, number: int, epoch: int) -> str:
+    """Prefix of a checkpoint."""
+    return f"{run_prefix(run)}checkpoints/{number:06d}-{epoch:04d}/"
+
+
+def offset(run: str, cell: str) -> str:
+    """Key of a cell's offset report."""
+    return f"{run_prefix(run)}offsets/{cell}.json"
+
+
+def timeline_prefix(run: str) -> str:
+    """Prefix of the timeline spans."""
+    return f"{run_prefix(run)}timeline/"
+
+
+def timeline(run: str, process: str, sequence: int) -> str:
+    """Key of a process's n-th object of spans."""
+    return f"{timeline_prefix(run)}{process}/{sequence:06d}.json"
+
+
+def evaluation(run: str, version: int) -> str:
+    """Key of the evaluation of a policy version."""
+    return f"{run_prefix(run)}evaluation/{version:06d}.json"
+
+
+def final_model_prefix(run: str) -> str:
+    """Prefix of the final policy's model directory."""
+    return f"{run_prefix(run)}model/"
+
+
+def model_prefix(digest: str) -> str:
+    """Prefix of a base model directory."""
+    return f"models/{digest}/"
+
+
+def task_set_prefix(name: str, version: str) -> str:
+    """Prefix of a task-set version."""
+    return f"tasksets/{name}/{version}/"
+
+
+def task_set_head(name: str) -> str:
+    """Key of the head of a task set."""
+    return f"tasksets/{name}/HEAD"
+
+
+def cached(kind: str, digest: str) -> str:
+    """Key of a cached result."""
+    return f"cache/{kind}/{digest}.json"

@@ -1,0 +1,87 @@
+"""What Driftline needs of an object store, and no more.
+
+The contract suite `tests/contract/test_store.py` runs over S3 (SeaweedFS) and the in-memory store.
+All methods block; asynchronous callers run them in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object as it was read. `store_unix` is the store's clock at the answer, in seconds."""
+
+    key: str
+    body: bytes
+    etag: str
+    store_unix: float
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """An object as a listing shows it."""
+
+    key: str
+    bytes: int
+    modified_unix: float
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """An accepted write: the new entity tag, and the store's clock."""
+
+    etag: str
+    store_unix: float
+
+
+class ObjectStore(Protocol):
+    """Keys and bytes in one bucket. Every method raises `StoreUnavailable` after its bounded retries."""
+
+    def get(self, key: str) -> StoredObject:
+        """Read a whole object.
+
+        Raises:
+            ObjectMissing: There is none.
+        """
+        ...
+
+    def get_if_changed(self, key: str, etag: str) -> StoredObject | None:
+        """Read an object unless its entity tag is still `etag`.
+
+        Raises:
+            ObjectMissing: There is none.
+        """
+        ...
+
+    def put(self, key: str, body: bytes) -> WriteResult:
+        """Write an object, whatever was there. Atomic: readers see the old or the new, never a part."""
+        ...
+
+    def create(self, key: str, body: bytes) -> WriteResult:
+        """Write an object that must not exist yet (`If-None-Match: *`). Of racing calls, one wins.
+
+        Raises:
+            PreconditionFailed: It exists. (A retry that finds its own bytes there has succeeded.)
+        """
+        ...
+
+    def swap(self, key: str, body: bytes, etag: str) -> WriteResult:
+        """Replace an object that still has `etag` (`If-Match`). Of racing calls, one wins.
+
+        Raises:
+            PreconditionFailed: It has changed, or is gone. (A retry that finds its own bytes there has
+                succeeded.)
+        """
+        ...
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
+        """Objects whose key starts with `prefix` and sorts after `after`, in the order of their keys."""
+        ...
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects; those that are not there are passed over."""
+        ...
