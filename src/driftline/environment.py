@@ -157,9 +157,7 @@ def _from_path(path: str) -> TaskFamily:
 
 
 def _registered() -> dict[str, Any]:
-    known: dict[str, Any] = {
-        point.name: point.load() for point in metadata.entry_points(group=ENTRY_POINT_GROUP)
-    }
+    known: dict[str, Any] = {point.name: point.load() for point in metadata.entry_points(group=ENTRY_POINT_GROUP)}
     try:
         local = importlib.import_module(REGISTRY_MODULE)
     except ModuleNotFoundError as error:

@@ -154,9 +154,7 @@ class TrackingParameters(_Section):
     """What goes to MLflow."""
 
     experiment: str = Field("driftline", description="MLflow experiment.")
-    registered_model: str = Field(
-        "driftline-policy", description="MLflow model that the result is registered as."
-    )
+    registered_model: str = Field("driftline-policy", description="MLflow model that the result is registered as.")
     traces_every_steps: int = Field(5, ge=0, description="Steps between two samples of traces; 0 is never.")
     traces_per_sample: int = Field(3, ge=1, description="Episodes in a sample of traces.")
 
@@ -193,9 +191,7 @@ class RunParameters(_Section):
         if self.rollout.max_tokens_per_turn >= self.engine.max_model_len:
             raise ValueError("rollout.max_tokens_per_turn: must be below engine.max_model_len")
         if self.training.ranks == 1 and self.training.zero_stage > 0:
-            raise ValueError(
-                "training.zero_stage: has no effect on one rank: raise training.ranks or set it to 0"
-            )
+            raise ValueError("training.zero_stage: has no effect on one rank: raise training.ranks or set it to 0")
         return self
 
 
