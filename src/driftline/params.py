@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -205,7 +205,23 @@ class Settings(BaseSettings):
     bucket: str = "driftline"
     mlflow_uri: str | None = Field(None, description="MLflow tracking URI; None writes no metrics.")
     work_dir: Path = Field(Path(".driftline"), description="Scratch space on this machine.")
+    cache_dir: Path = Field(
+        Path("~/.cache/driftline"), description="What outlives a checkout, such as DeepSpeed's compiled operators."
+    )
+    s3_port: int = Field(8333, ge=1, le=65535, description="Port of the local stack's S3 endpoint.")
+    mlflow_port: int = Field(5000, ge=1, le=65535, description="Port of the local stack's MLflow page.")
+    prefect_port: int = Field(4200, ge=1, le=65535, description="Port of the local stack's Prefect page.")
     api_token: SecretStr | None = None
+
+    @field_validator("cache_dir")
+    @classmethod
+    def _home_is_expanded(cls, value: Path) -> Path:
+        return value.expanduser()
+
+    @property
+    def torch_extensions_dir(self) -> Path:
+        """Where set-up builds DeepSpeed's operators, and the trainer finds them (`TORCH_EXTENSIONS_DIR`)."""
+        return self.cache_dir / "torch_extensions"
 
 
 @cache
