@@ -114,8 +114,8 @@ class TaskFamily(Protocol):
         """Return `count` distinct tasks; a pure function of its arguments."""
         ...
 
-    def make(self) -> Environment:
-        """Make one environment."""
+    def make(self, *, max_turns: int = ...) -> Environment:
+        """Make one environment, which truncates its episodes after `max_turns` turns."""
         ...
 
     def oracle(self, task: Task) -> Sequence[str] | None:
@@ -141,7 +141,7 @@ def resolve(name: str) -> TaskFamily:
     known = _registered()
     if name in known:
         found = known[name]
-        return found if isinstance(found, TaskFamily) else found()
+        return found() if isinstance(found, type) else found
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known)) or 'none'}"
     raise ConfigurationError(f"no environment {name!r}: {hint}")

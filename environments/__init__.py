@@ -1,0 +1,8 @@
+"""Task families, one folder each, and the registry of their versioned ids."""
+
+from __future__ import annotations
+
+from driftline.environment import TaskFamily
+from environments.pointer_chase import PointerChase
+
+FAMILIES: dict[str, TaskFamily] = {family.id: family for family in (PointerChase(),)}

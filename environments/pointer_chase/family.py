@@ -1,0 +1,101 @@
+"""The tasks of `pointer_chase/v1`, their oracle and their weak demonstrator.
+
+A task is a handful of files. A file is named by two letters and holds the name of the next file or a two-digit
+answer. The prompt names the first one; the policy reads on until it has found the answer:
+
+    ?ab        prompt
+    >ab        policy reads a file
+    :cd        ... which names the next one
+    >cd
+    =42        ... which holds the answer
+    =42        policy answers
+
+Chains are geometric in length, so episodes have a long tail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from string import ascii_lowercase, digits
+
+from driftline.environment import Task
+from environments.pointer_chase.game import PointerChaseGame, is_answer
+
+CHAIN_STOP_PROBABILITY = 0.35
+LONGEST_CHAIN = 16
+"""Files on the longest chain; with the answer it takes 17 turns."""
+DISTRACTORS = 4
+"""Files of each task that are not on its chain."""
+EARLY_GUESS_PROBABILITY = 0.25
+
+
+@dataclass(frozen=True)
+class PointerChase:
+    """The family. With `<pad>` and `<eos>` its alphabet makes a vocabulary of 43."""
+
+    id: str = "pointer_chase/v1"
+    alphabet: str | None = "\n:=>?" + digits + ascii_lowercase
+    stop: str = "\n"
+
+    def generate(self, seed: int, count: int) -> list[Task]:
+        """Return `count` tasks that differ in content."""
+        rng = Random(f"{self.id}:{seed}")
+        tasks: dict[str, Task] = {}
+        while len(tasks) < count:
+            task = _draw(self.id, rng)
+            tasks.setdefault(task.id, task)
+        return list(tasks.values())
+
+    def make(self, *, max_turns: int = 20) -> PointerChaseGame:
+        """Make an environment that truncates after `max_turns` turns, with a reward of 0."""
+        return PointerChaseGame(max_turns)
+
+    def oracle(self, task: Task) -> Sequence[str]:
+        """Read along the chain, then answer."""
+        chain, answer = _follow(task)
+        return [f">{name}" for name in chain] + [f"={answer}"]
+
+    def demonstrate(self, task: Task, rng: Random) -> Sequence[str]:
+        """Like the oracle, but before each read lose patience with a probability of 25% and guess."""
+        chain, answer = _follow(task)
+        actions: list[str] = []
+        for name in chain:
+            if rng.random() < EARLY_GUESS_PROBABILITY:
+                return [*actions, f"={rng.randrange(100):02d}"]
+            actions.append(f">{name}")
+        return [*actions, f"={answer}"]
+
+
+def _draw(environment: str, rng: Random) -> Task:
+    length = 1
+    while length < LONGEST_CHAIN and rng.random() >= CHAIN_STOP_PROBABILITY:
+        length += 1
+    names = _distinct_names(rng, length + DISTRACTORS)
+    chain, distractors = names[:length], names[length:]
+    files = dict(zip(chain, [*chain[1:], _answer(rng)], strict=True))
+    for name in distractors:
+        files[name] = _answer(rng) if rng.random() < CHAIN_STOP_PROBABILITY else rng.choice(names)
+    return Task.create(environment, {"start": chain[0], "files": files})
+
+
+def _distinct_names(rng: Random, count: int) -> list[str]:
+    names: dict[str, None] = {}
+    while len(names) < count:
+        names[rng.choice(ascii_lowercase) + rng.choice(ascii_lowercase)] = None
+    return list(names)
+
+
+def _answer(rng: Random) -> str:
+    return f"{rng.randrange(100):02d}"
+
+
+def _follow(task: Task) -> tuple[list[str], str]:
+    """Return the files on the task's chain and the answer at its end."""
+    files: dict[str, str] = task.payload["files"]
+    content, chain = str(task.payload["start"]), list[str]()
+    while not is_answer(content):
+        chain.append(content)
+        content = files[content]
+    return chain, content
