@@ -1,0 +1,223 @@
+"""The one table of metric names, with unit, meaning and source.
+
+Every metric that Driftline logs, writes into a step record or reports is named here, by a constant; a name that
+is not in the table is refused (`check`). `python -m driftline.tracking.metrics` prints the table as the page
+`docs/metrics.md`.
+
+The step axis of every metric is the number of the optimizer step: the trainer logs a step's metrics under its
+number, a cell logs under the policy version that its engine has acknowledged, which is the number of the step that
+made it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from driftline.errors import ConfigurationError
+
+Source = Literal["trainer", "cell", "evaluation", "report"]
+"""Who writes it: the trainer after a step, a rollout cell, the evaluation, or the parent flow from the store."""
+
+Cause = Literal["queue", "reset", "prefill", "decode", "tool", "reward", "straggler", "publish", "apply"]
+"""What an instant of the time to a trainable batch is charged to."""
+
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the table."""
+
+    name: str
+    unit: str
+    meaning: str
+    source: Source
+
+
+_ROWS: dict[str, Metric] = {}
+
+
+def _row(name: str, unit: str, meaning: str, source: Source = "trainer") -> str:
+    if name in _ROWS:
+        raise AssertionError(f"{name} is in the table twice")
+    _ROWS[name] = Metric(name, unit, meaning, source)
+    return name
+
+
+# What the episodes of the batch earned, and how long they were.
+REWARD_MEAN = _row("rollout/reward_mean", "reward", "Mean reward of the batch's valid members.")
+REWARD_STD = _row("rollout/reward_std", "reward", "Mean over groups of the rewards' standard deviation.")
+SUCCESS_MEAN = _row("rollout/success_mean", "share", "Share of the batch's valid members that succeeded.")
+TURNS_MEAN = _row("rollout/turns_mean", "turns", "Mean number of turns of the batch's valid members.")
+EPISODE_TOKENS_P50 = _row("rollout/episode_tokens_p50", "tokens", "Median episode length, observations included.")
+EPISODE_TOKENS_P95 = _row("rollout/episode_tokens_p95", "tokens", "95th percentile of the episode length.")
+EPISODE_TOKENS_MAX = _row("rollout/episode_tokens_max", "tokens", "Longest episode of the batch.")
+EPISODE_SECONDS_P50 = _row("rollout/episode_seconds_p50", "s", "Median duration of the batch's episodes.")
+EPISODE_SECONDS_P95 = _row("rollout/episode_seconds_p95", "s", "95th percentile of the episodes' duration.")
+EPISODE_SECONDS_MAX = _row("rollout/episode_seconds_max", "s", "Longest duration of an episode in the batch.")
+SAMPLED_TOKENS = _row("rollout/sampled_tokens", "tokens", "Tokens of the batch that the policy sampled.")
+ROLLOUT_SECONDS = _row(
+    "rollout/seconds", "s", "Wall seconds between two commits in which a request executed or a tool ran.", "report"
+)
+
+# What a cell's engine is doing.
+TOKENS_PER_SECOND = _row("engine/tokens_per_second", "tokens/s", "Sampled tokens a second of wall clock.", "cell")
+GENERATED_TOKENS = _row("engine/generated_tokens", "tokens", "Tokens sampled since the engine's start.", "cell")
+ENGINE_RUNNING = _row("engine/running_requests", "requests", "Requests that the engine is executing.", "cell")
+ENGINE_WAITING = _row("engine/waiting_requests", "requests", "Requests that wait inside the engine.", "cell")
+EPISODES_RUNNING = _row("engine/running_episodes", "episodes", "Episodes in flight.", "cell")
+KV_CACHE_SHARE = _row("engine/kv_cache_share", "share", "Share of the KV cache in use.", "cell")
+PREEMPTIONS = _row("engine/preemptions", "requests", "Requests preempted since the engine's start.", "cell")
+PREFIX_HIT_SHARE = _row("engine/prefix_hit_share", "share", "Share of prompt tokens found in the cache.", "cell")
+GROUPS_FINISHED = _row("engine/groups_finished", "groups", "Groups that the cell has written.", "cell")
+EPISODES_FAILED = _row(
+    "engine/failed_episodes", "episodes", "Episodes ended by an infrastructure failure, since the start.", "cell"
+)
+EPISODES_CANCELLED = _row("engine/cancelled_episodes", "episodes", "Episodes cancelled, since the start.", "cell")
+
+# What became of the groups.
+GROUPS_TRAINED = _row("groups/trained", "groups", "Groups of the batch with a weight above 0.")
+GROUPS_ZERO_VARIANCE = _row("groups/zero_variance", "groups", "Groups of the batch whose rewards were all equal.")
+GROUPS_FAILED = _row("groups/failed", "groups", "Groups given up since the previous step, all reasons.")
+MEMBERS_INVALID = _row("groups/invalid_members", "episodes", "Members of the batch left out of the statistics.")
+
+# The optimizer step.
+LOSS = _row("train/loss", "1", "Loss, in the chosen aggregation.")
+GRADIENT_NORM = _row("train/gradient_norm", "1", "Global norm of the gradient before clipping.")
+ENTROPY = _row("train/entropy_nats", "nats", "Mean entropy of the current policy on sampled tokens.")
+CLIP_SHARE = _row("train/clip_share", "share", "Share of sampled tokens whose ratio was clipped in the loss.")
+LEARNING_RATE = _row("train/learning_rate", "1", "Learning rate of the step.")
+ADVANTAGE_ABS_MEAN = _row("train/advantage_abs_mean", "1", "Mean absolute advantage over sampled tokens.")
+TRAIN_SECONDS = _row("train/seconds", "s", "From batch taken to optimizer done.")
+TRAIN_TOKENS = _row("train/tokens", "tokens", "Tokens that the step computed, observations included.")
+TRAIN_TOKENS_PER_SECOND = _row("train/tokens_per_second", "tokens/s", "Those tokens over the training seconds.")
+MICRO_BATCHES = _row("train/micro_batches", "batches", "Micro-batches of the step, on one rank.")
+PADDING_SHARE = _row("train/padding_share", "share", "Share of the computed positions that held padding.")
+CHECKPOINT_SECONDS = _row("train/checkpoint_seconds", "s", "Seconds in which the step waited for its checkpoint.")
+
+# Behaviour policy against current policy, before the step, on raw weights.
+K1 = _row("divergence/k1_nats", "nats", "KL(behaviour || current), estimator k1: mean of -log ratio.")
+K2 = _row("divergence/k2_nats", "nats", "KL(behaviour || current), estimator k2: mean of half the squared log ratio.")
+K3 = _row("divergence/k3_nats", "nats", "KL(behaviour || current), estimator k3: mean of ratio - 1 - log ratio.")
+TOTAL_VARIATION = _row("divergence/total_variation", "share", "Half the mean of |ratio - 1|.")
+CHI_SQUARE = _row("divergence/chi_square", "1", "Mean of (ratio - 1) squared.")
+ESS_FRACTION = _row("divergence/ess_fraction", "share", "Effective sample size over the number of sampled tokens.")
+LOGPROB_DIFFERENCE_MAX = _row(
+    "divergence/logprob_difference_max_nats", "nats", "Largest |behaviour - current| log-probability."
+)
+FLOOR_K3 = _row("divergence/floor_k3_nats", "nats", "k3 over the tokens of lag 0 alone: engine against trainer.")
+FLOOR_DIFFERENCE_MAX = _row(
+    "divergence/floor_difference_max_nats", "nats", "Largest |behaviour - current| over the tokens of lag 0."
+)
+IMPORTANCE_RAW_MEAN = _row("importance/raw_mean", "1", "Mean importance weight before truncation.")
+IMPORTANCE_RAW_MAX = _row("importance/raw_max", "1", "Largest importance weight before truncation.")
+IMPORTANCE_APPLIED_MEAN = _row("importance/applied_mean", "1", "Mean importance weight that the loss used.")
+IMPORTANCE_APPLIED_MAX = _row("importance/applied_max", "1", "Largest importance weight that the loss used.")
+IMPORTANCE_TRUNCATED_SHARE = _row("importance/truncated_share", "share", "Share of sampled tokens truncated.")
+
+# How old the batch was.
+LAG_STEPS_MEAN = _row("lag/steps_mean", "versions", "Mean lag of the batch's sampled tokens.")
+LAG_STEPS_MAX = _row("lag/steps_max", "versions", "Largest lag of a sampled token in the batch.")
+LAG_SECONDS_MEAN = _row("lag/seconds_mean", "s", "Mean time from an episode's end to the batch that used it.")
+LAG_SECONDS_MAX = _row("lag/seconds_max", "s", "Longest time from an episode's end to the batch that used it.")
+
+# Where a step's wall clock went.
+TIME_TO_BATCH = _row(
+    "time_to_batch/seconds", "s", "From the previous commit to a full batch; the parts add up to it."
+)
+_CAUSE_MEANING: dict[Cause, str] = {
+    "queue": "waiting for a slot of the cell or the engine",
+    "reset": "resetting the environment",
+    "prefill": "computing prompts",
+    "decode": "sampling tokens",
+    "tool": "running tools",
+    "reward": "computing the reward",
+    "straggler": "waiting for the last tenth of the members",
+    "publish": "from the last episode's end until the trainer held the batch",
+    "apply": "until the engine acknowledged the previous commit's weights",
+}
+TIME_TO_BATCH_BY_CAUSE: Mapping[Cause, str] = {
+    cause: _row(f"time_to_batch/{cause}_seconds", "s", f"Part of the critical path spent {meaning}.")
+    for cause, meaning in _CAUSE_MEANING.items()
+}
+EPISODE_SUM: Mapping[str, str] = {
+    part: _row(f"episode_sum/{part}_seconds", "s", f"Sum over the batch's (concurrent) episodes of seconds {part}.")
+    for part in ("queued", "resetting", "prefilling", "decoding", "in_tools", "in_reward")
+}
+STEP_SECONDS = _row("step/seconds", "s", "From the previous commit to this one.")
+PUBLISH_SECONDS = _row("publish/seconds", "s", "From optimizer done until the weights and their manifest are stored.")
+PUBLISH_BYTES = _row("publish/bytes", "bytes", "Size of the published version.")
+COMMIT_SECONDS = _row("publish/commit_seconds", "s", "From weights stored to HEAD swapped.")
+APPLY_SECONDS = _row(
+    "apply/seconds", "s", "From seeing a new HEAD until the engine acknowledged its weights.", "cell"
+)
+APPLY_FETCH_SECONDS = _row("apply/fetch_seconds", "s", "Fetching the weights, beside generation.", "cell")
+APPLY_LOAD_SECONDS = _row("apply/load_seconds", "s", "Loading the weights into the engine.", "cell")
+ENGINE_PAUSE_SECONDS = _row("apply/engine_pause_seconds", "s", "The engine stood still for the swap.", "cell")
+PROBE_ERROR = _row(
+    "apply/probe_error_nats", "nats", "Largest difference from the manifest's probe log-probabilities.", "cell"
+)
+OVERLAP_EFFICIENCY = _row(
+    "step/overlap_efficiency", "share", "The longer of rollout and training, over the step; at most 1.", "report"
+)
+PIPELINE_OVERHEAD = _row(
+    "step/pipeline_overhead_seconds", "s", "The step minus the longer of rollout and training.", "report"
+)
+IDLE_SHARE_ROLLOUT = _row(
+    "idle/rollout_share", "share", "Share of the wall clock the rollout pool was idle.", "report"
+)
+IDLE_SHARE_TRAIN = _row("idle/train_share", "share", "Share of the wall clock the training pool was idle.", "report")
+IDLE_SECONDS_ROLLOUT = _row("idle/rollout_seconds", "s", "Idle seconds of the rollout pool.", "report")
+IDLE_SECONDS_TRAIN = _row("idle/train_seconds", "s", "Idle seconds of the training pool.", "report")
+
+# Held-out tasks. The step is the policy version.
+EVALUATION_SUCCESS = _row(
+    "evaluation/success", "share", "Share of valid held-out episodes that succeeded.", "evaluation"
+)
+EVALUATION_REWARD = _row("evaluation/reward_mean", "reward", "Mean reward of valid held-out episodes.", "evaluation")
+EVALUATION_INVALID = _row(
+    "evaluation/invalid_episodes", "episodes", "Held-out episodes without reward.", "evaluation"
+)
+EVALUATION_SECONDS = _row("evaluation/seconds", "s", "Duration of the evaluation.", "evaluation")
+
+TABLE: Mapping[str, Metric] = _ROWS
+"""Name -> row, in the order of the page."""
+
+
+def check(names: Iterable[str]) -> None:
+    """Refuse names that are not in the table.
+
+    Raises:
+        ConfigurationError: A name is unknown; the message names the closest one.
+    """
+    for name in names:
+        if name not in TABLE:
+            close = difflib.get_close_matches(name, TABLE, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else "add it to driftline/tracking/metrics.py"
+            raise ConfigurationError(f"no metric is named {name!r}: {hint}")
+
+
+def markdown() -> str:
+    """The table as the Markdown page `docs/metrics.md`."""
+    lines = [
+        "# Metrics",
+        "",
+        "Generated from `driftline.tracking.metrics` by `python -m driftline.tracking.metrics > docs/metrics.md`.",
+        "The step axis is the number of the optimizer step; a cell and the evaluation log under the policy version,",
+        "which is the number of the step that made it.",
+        "",
+        "| Name | Unit | Meaning | Written by |",
+        "|---|---|---|---|",
+    ]
+    for row in TABLE.values():
+        meaning = row.meaning.replace("|", "\\|")
+        lines.append(f"| `{row.name}` | {row.unit} | {meaning} | {row.source} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())
