@@ -18,6 +18,7 @@ pickled (Prefect stores the exceptions of its tasks). A message says what is wro
     ├── EnvironmentFailed    (RuntimeError)       an environment raised, or returned what cannot be used
     ├── DeadlineExceeded     (TimeoutError)       a bounded wait ran out
     ├── ProcessFailed        (ChildProcessError)  a supervised process ended badly
+    │   └── TransientProcessFailure               ... in a way that a restart may mend
     ├── LimitExceeded        (RuntimeError)       a bounded number of failures is used up
     └── StackError           (RuntimeError)       the local stack: a port is taken, a part died at start
 """
@@ -81,6 +82,10 @@ class DeadlineExceeded(DriftlineError, TimeoutError):
 
 class ProcessFailed(DriftlineError, ChildProcessError):
     """A supervised process ended with an error."""
+
+
+class TransientProcessFailure(ProcessFailed):
+    """A supervised process ended in a way that a restart may mend: its engine or the store failed, or a signal."""
 
 
 class LimitExceeded(DriftlineError, RuntimeError):
