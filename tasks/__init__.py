@@ -1,0 +1,1 @@
+"""Prefect tasks: names, retries, timeouts and artifacts around plain functions of the library."""
