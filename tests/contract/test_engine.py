@@ -14,7 +14,7 @@ from itertools import pairwise
 import pytest
 import pytest_asyncio
 
-from driftline.engine.protocol import Engine, Generation, GenerationRequest
+from driftline.engine.protocol import Engine, EngineStatus, Generation, GenerationRequest
 from driftline.engine.scripted import ScriptedEngine
 from driftline.errors import ConfigurationError, EngineError
 from driftline.records import PolicyVersion, Probe, WeightsManifest
@@ -67,11 +67,11 @@ class EngineCase:
         self.version += 1
 
 
-async def idle(engine: Engine) -> None:
-    """Wait until no request is in the engine."""
+async def until(condition: Callable[[EngineStatus], bool], engine: Engine) -> None:
+    """Wait until the engine's status fulfils a condition."""
     async with asyncio.timeout(WAIT_S):
-        while engine.status().running or engine.status().waiting:
-            await asyncio.sleep(0.01)
+        while not condition(engine.status()):  # noqa: ASYNC110 (the engine offers no event)
+            await asyncio.sleep(0)
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -137,13 +137,12 @@ class EngineContract:
     async def test_cancelling_a_call_aborts_it_and_the_engine_goes_on(self, case: EngineCase) -> None:
         length = case.max_model_len - len(case.prompt)
         calls = [asyncio.create_task(case.generate(max_tokens=length, seed=n)) for n in range(3)]
-        while case.engine.status().running == 0:
-            await asyncio.sleep(0)
+        await until(lambda status: status.running > 0, case.engine)
         for call in calls:
             call.cancel()
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
-        await idle(case.engine)
+        await until(lambda status: status.running + status.waiting == 0, case.engine)
         assert len((await case.generate(max_tokens=5)).token_ids) == 5
 
     async def test_an_update_changes_the_policy_and_its_stamp(self, case: EngineCase) -> None:
@@ -173,8 +172,7 @@ class EngineContract:
         length = case.max_model_len - len(case.prompt)
         calls = [asyncio.create_task(case.generate(max_tokens=length, seed=n)) for n in range(4)]
         start = case.engine.status().generated_tokens
-        while case.engine.status().generated_tokens < start + 8:
-            await asyncio.sleep(0)
+        await until(lambda status: status.generated_tokens >= start + 8, case.engine)
         await case.update()
         turns = await asyncio.gather(*calls)
         assert all(len(turn.token_ids) == length for turn in turns)
@@ -186,8 +184,7 @@ class EngineContract:
 
     async def test_close_ends_what_is_in_flight_and_may_be_repeated(self, case: EngineCase) -> None:
         call = asyncio.create_task(case.generate(max_tokens=case.max_model_len - len(case.prompt)))
-        while not (case.engine.status().running or case.engine.status().waiting):
-            await asyncio.sleep(0)
+        await until(lambda status: status.running + status.waiting > 0, case.engine)
         async with asyncio.timeout(WAIT_S):
             await case.engine.close()
             await case.engine.close()

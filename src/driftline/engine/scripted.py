@@ -18,7 +18,7 @@ from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from random import Random
 from typing import Literal
 
@@ -139,7 +139,7 @@ class ScriptedEngine:
     async def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
         """Log-probabilities (nats, temperature 1) of `token_ids[1:]` under the version held."""
         self._check_alive()
-        pairs = zip(token_ids, token_ids[1:], strict=False)
+        pairs = pairwise(token_ids)
         return tuple(self._distribution(before, 1.0).logprobs_V[token] for before, token in pairs)
 
     def status(self) -> EngineStatus:
