@@ -15,6 +15,7 @@ pickled (Prefect stores the exceptions of its tasks). A message says what is wro
     │   ├── EngineStartFailed                     it never became ready
     │   ├── EngineDied                            it stopped answering during the run
     │   └── WeightUpdateFailed                    it does not hold the weights it should
+    ├── TrackingUnavailable  (ConnectionError)    MLflow does not answer
     ├── EnvironmentFailed    (RuntimeError)       an environment raised, or returned what cannot be used
     ├── DeadlineExceeded     (TimeoutError)       a bounded wait ran out
     ├── ProcessFailed        (ChildProcessError)  a supervised process ended badly
@@ -70,6 +71,10 @@ class EngineDied(EngineError):
 
 class WeightUpdateFailed(EngineError):
     """The engine does not hold the weights that the manifest describes."""
+
+
+class TrackingUnavailable(DriftlineError, ConnectionError):
+    """MLflow does not answer."""
 
 
 class EnvironmentFailed(DriftlineError, RuntimeError):

@@ -20,7 +20,8 @@ def connect(mlflow_uri: str) -> MlflowClient:
     """Make a client of the MLflow server (or `sqlite:///` file) at `mlflow_uri`.
 
     MLflow's own retries go on for minutes inside one call; here its callers retry, so they are cut to one, unless
-    the process environment sets them.
+    the process environment sets them. Traces always go to the process-wide tracking URI, which is therefore set; they
+    are written when they end (its callers are background threads already).
     """
     import mlflow
     from mlflow import environment_variables as variables
@@ -29,6 +30,8 @@ def connect(mlflow_uri: str) -> MlflowClient:
         variables.MLFLOW_HTTP_REQUEST_MAX_RETRIES.set(_REQUEST_RETRIES)
     if not variables.MLFLOW_HTTP_REQUEST_TIMEOUT.is_set():
         variables.MLFLOW_HTTP_REQUEST_TIMEOUT.set(_REQUEST_TIMEOUT_S)
+    variables.MLFLOW_ENABLE_ASYNC_TRACE_LOGGING.set(False)
+    mlflow.set_tracking_uri(mlflow_uri)
     return mlflow.MlflowClient(tracking_uri=mlflow_uri, registry_uri=mlflow_uri)
 
 

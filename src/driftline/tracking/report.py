@@ -1,0 +1,227 @@
+"""The report of a run, from the store alone: while it runs, and after.
+
+report = build_report(store, "latest", bucket="driftline")
+print(render(report))
+Path("report.json").write_text(to_json(report))
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from driftline.errors import ConfigurationError, ObjectMissing
+from driftline.records import EvaluationResult, RunDescription, decode
+from driftline.store import keys
+from driftline.store.protocol import ObjectStore
+from driftline.store.run_store import RunStore
+from driftline.tracking.summary import Summary, held_out_success, summarize
+
+LATEST = "latest"
+BASE_VERSION = 0
+WIDTH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run came to. `pages` are addresses to show beside it, by name."""
+
+    run: str
+    state: str
+    reason: str
+    created_unix: float
+    task_set: str
+    held_out_success_base: float | None
+    held_out_success_final: float | None
+    evaluations: tuple[EvaluationResult, ...]
+    summary: Summary
+    mlflow_run: str | None
+    store: str
+    """Where the run's objects lie, as `s3://bucket/runs/<run>/`."""
+    pages: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def build_report(store: ObjectStore, run: str, *, bucket: str, pages: Mapping[str, str] | None = None) -> Report:
+    """Read what the store holds about a run.
+
+    Args:
+        store: Where runs are kept.
+        run: Its name, or `latest` for the one that was created last.
+        bucket: Name of the store's bucket, to say where the objects lie.
+        pages: Addresses to show beside the figures, such as those of Prefect and MLflow.
+
+    Raises:
+        ConfigurationError: There is no such run.
+        StoreUnavailable: The store does not answer.
+    """
+    description = find_run(store, run)
+    run_store = RunStore(store, description.run)
+    try:
+        head, _ = run_store.read_head()
+    except ObjectMissing:
+        head = None
+    evaluations = tuple(sorted(run_store.evaluations(), key=lambda found: found.version))
+    records = list(run_store.steps()) if head else []
+    final = head.version.number if head and head.version and head.version.number > BASE_VERSION else None
+    return Report(
+        run=description.run,
+        state=head.state if head else "not started",
+        reason=head.reason if head else "",
+        created_unix=description.created_unix,
+        task_set=description.task_set,
+        held_out_success_base=held_out_success(evaluations, BASE_VERSION),
+        held_out_success_final=held_out_success(evaluations, final),
+        evaluations=evaluations,
+        summary=summarize(records, list(run_store.spans()), head.given_up if head else ()),
+        mlflow_run=description.mlflow_run,
+        store=f"s3://{bucket}/{keys.run_prefix(description.run)}",
+        pages=dict(pages or {}),
+    )
+
+
+def find_run(store: ObjectStore, run: str) -> RunDescription:
+    """The description of a run by name, or of the one created last for `latest`.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    if run != LATEST:
+        try:
+            return decode(RunDescription, store.get(keys.description(run)).body, key=keys.description(run))
+        except ObjectMissing:
+            known = ", ".join(run_names(store)) or "none"
+            raise ConfigurationError(f"no run {run!r} in the store; runs: {known}") from None
+    found: list[RunDescription] = []
+    for name in run_names(store):
+        key = keys.description(name)
+        try:
+            found.append(decode(RunDescription, store.get(key).body, key=key))
+        except ObjectMissing:
+            continue
+    if not found:
+        raise ConfigurationError("the store holds no run yet: start one, for example with `make demo`")
+    return max(found, key=lambda description: description.created_unix)
+
+
+def run_names(store: ObjectStore) -> Iterator[str]:
+    """Names under `runs/`; one short listing for each run, however many objects it has."""
+    after = ""
+    while info := next(iter(store.list(keys.RUNS, after=after)), None):
+        name = info.key.removeprefix(keys.RUNS).split("/", 1)[0]
+        yield name
+        after = f"{keys.run_prefix(name)}~"
+
+
+def to_dict(report: Report) -> dict[str, Any]:
+    """The report's figures under their public names; what was not measured is None."""
+    summary = report.summary
+    return {
+        "run": report.run,
+        "steps": summary.steps,
+        "held_out_success_base": report.held_out_success_base,
+        "held_out_success_final": report.held_out_success_final,
+        "wall_clock_s": summary.wall_clock_s,
+        "time_to_trainable_batch_s": {"p50": summary.time_to_batch_p50_s, "p95": summary.time_to_batch_p95_s},
+        "overlap_efficiency": summary.overlap_efficiency,
+        "idle_share": {"rollout": summary.idle_share_rollout, "train": summary.idle_share_train},
+        "k3_nats": summary.k3_nats,
+        "ess_fraction": summary.ess_fraction,
+        "lag_steps": {"mean": summary.lag_steps_mean, "max": summary.lag_steps_max},
+        "engine_pause_s": {"p50": summary.engine_pause_p50_s, "max": summary.engine_pause_max_s},
+        "pipeline_overhead_s": {"p50": summary.pipeline_overhead_p50_s},
+        "groups": {
+            "trained": summary.groups_trained,
+            "zero_variance": summary.groups_zero_variance,
+            "failed": summary.groups_failed,
+        },
+        "mlflow_run": report.mlflow_run,
+        "store": report.store,
+    }
+
+
+def to_json(report: Report) -> str:
+    """The report as JSON with the keys of `to_dict`."""
+    return json.dumps(to_dict(report), indent=2) + "\n"
+
+
+def table(report: Report) -> Table:
+    """The report as a table for a terminal."""
+    state = report.state + (f": {report.reason}" if report.reason else "")
+    made = Table(title=f"run {report.run} ({state})", title_justify="left", show_header=False, min_width=60)
+    made.add_column("figure", style="bold", no_wrap=True)
+    made.add_column("value", overflow="fold")
+    for name, value in rows(report):
+        made.add_row(name, value)
+    return made
+
+
+def rows(report: Report) -> list[tuple[str, str]]:
+    """The table's rows: name and value. Speed stands beside divergence and reward."""
+    found = report.summary
+    parts = sorted(found.time_to_batch_by_cause_s.items(), key=lambda item: -item[1])
+    return [
+        ("optimizer steps", str(found.steps)),
+        (
+            "held-out success, base -> final",
+            f"{_number(report.held_out_success_base)} -> {_number(report.held_out_success_final)}",
+        ),
+        ("training reward, first -> last step", f"{_number(found.reward_first)} -> {_number(found.reward_last)}"),
+        ("wall clock of the steps", _number(found.wall_clock_s, " s")),
+        (
+            "time to a trainable batch, p50 / p95",
+            f"{_number(found.time_to_batch_p50_s, ' s')} / {_number(found.time_to_batch_p95_s, ' s')}",
+        ),
+        ("  of which (mean)", ", ".join(f"{cause} {value:.2f} s" for cause, value in parts if value >= 0.005) or "-"),
+        (
+            "rollout / training in a step, p50",
+            f"{_number(found.rollout_p50_s, ' s')} / {_number(found.training_p50_s, ' s')}",
+        ),
+        ("overlap efficiency, p50", _number(found.overlap_efficiency)),
+        ("pipeline overhead of a step, p50", _number(found.pipeline_overhead_p50_s, " s")),
+        (
+            "idle share, rollout / train pool",
+            f"{_number(found.idle_share_rollout)} / {_number(found.idle_share_train)}",
+        ),
+        ("divergence k3", _number(found.k3_nats, " nats", digits=5)),
+        ("effective sample size", _number(found.ess_fraction)),
+        (
+            "lag in versions, mean / max",
+            f"{_number(found.lag_steps_mean)} / {_number(found.lag_steps_max, digits=0)}",
+        ),
+        (
+            "engine pause, p50 / max",
+            f"{_number(found.engine_pause_p50_s, ' s')} / {_number(found.engine_pause_max_s, ' s')}",
+        ),
+        (
+            "groups trained / zero variance / failed",
+            f"{found.groups_trained} / {found.groups_zero_variance} / {found.groups_failed}",
+        ),
+        ("task set", report.task_set),
+        ("MLflow run", report.mlflow_run or "-"),
+        ("objects", report.store),
+        *report.pages.items(),
+    ]
+
+
+def render(report: Report) -> str:
+    """The table as plain text."""
+    console = Console(file=io.StringIO(), record=True, width=WIDTH)
+    console.print(table(report))
+    return console.export_text()
+
+
+def render_html(report: Report) -> str:
+    """The table as an HTML page."""
+    console = Console(file=io.StringIO(), record=True, width=WIDTH)
+    console.print(table(report))
+    return console.export_html(inline_styles=True)
+
+
+def _number(value: float | None, unit: str = "", *, digits: int = 3) -> str:
+    return "-" if value is None else f"{value:.{digits}f}{unit}"
