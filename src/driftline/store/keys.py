@@ -79,9 +79,14 @@ def checkpoint_prefix(run: str, number: int, epoch: int) -> str:
     return f"{run_prefix(run)}checkpoints/{number:06d}-{epoch:04d}/"
 
 
+def offsets_prefix(run: str) -> str:
+    """Prefix of the offset reports."""
+    return f"{run_prefix(run)}offsets/"
+
+
 def offset(run: str, cell: str) -> str:
     """Key of a cell's offset report."""
-    return f"{run_prefix(run)}offsets/{cell}.json"
+    return f"{offsets_prefix(run)}{cell}.json"
 
 
 def timeline_prefix(run: str) -> str:
@@ -94,9 +99,14 @@ def timeline(run: str, process: str, sequence: int) -> str:
     return f"{timeline_prefix(run)}{process}/{sequence:06d}.json"
 
 
+def evaluations_prefix(run: str) -> str:
+    """Prefix of the evaluations."""
+    return f"{run_prefix(run)}evaluation/"
+
+
 def evaluation(run: str, version: int) -> str:
     """Key of the evaluation of a policy version."""
-    return f"{run_prefix(run)}evaluation/{version:06d}.json"
+    return f"{evaluations_prefix(run)}{version:06d}.json"
 
 
 def final_model_prefix(run: str) -> str:

@@ -6,6 +6,7 @@ All methods block; asynchronous callers run them in a thread.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -65,7 +66,8 @@ class ObjectStore(Protocol):
         """Write an object that must not exist yet (`If-None-Match: *`). Of racing calls, one wins.
 
         Raises:
-            PreconditionFailed: It exists. (A retry that finds its own bytes there has succeeded.)
+            PreconditionFailed: It exists. (Where the answer to an earlier try was lost, a retry that finds its
+                own bytes there has succeeded; racing writers must therefore write different bytes.)
         """
         ...
 
@@ -73,13 +75,16 @@ class ObjectStore(Protocol):
         """Replace an object that still has `etag` (`If-Match`). Of racing calls, one wins.
 
         Raises:
-            PreconditionFailed: It has changed, or is gone. (A retry that finds its own bytes there has
-                succeeded.)
+            PreconditionFailed: It has changed, or is gone. (Own bytes on a retry as in `create`.)
         """
         ...
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """Objects whose key starts with `prefix` and sorts after `after`, in the order of their keys."""
+        ...
+
+    def folders(self, prefix: str) -> builtins.list[str]:
+        """Names of the folders directly under `prefix` (which ends with a slash), sorted."""
         ...
 
     def delete(self, keys: Sequence[str]) -> None:

@@ -1,0 +1,356 @@
+"""One run's objects: what every process reads and writes, with the guarantees of each write.
+
+| object | written by | how | guarantee |
+|---|---|---|---|
+| `run.json` | the parent, once | create | never changes |
+| `HEAD` | the trainer that holds the epoch (`take_epoch`) | swap | the one commit point |
+| manifest, step record, spans | trainer (spans: anyone) | create | immutable; writing the same again is no error |
+| claim | cells | create, swap | one holder at a time, by the store's clock |
+| finished groups | their cell | create | immutable; a group counts once (`TrajectoryCursor`) |
+| offset, evaluation | cell, evaluator | put | the newest stands |
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from driftline.errors import CorruptObject, EpochLost, ObjectMissing, PreconditionFailed
+from driftline.records import (
+    FORMAT,
+    Claim,
+    EvaluationResult,
+    Group,
+    Head,
+    OffsetReport,
+    PolicyVersion,
+    RunDescription,
+    RunState,
+    Span,
+    StepRecord,
+    WeightsManifest,
+    decode,
+    encode,
+)
+from driftline.store import keys
+from driftline.store.claims import ClaimBook
+from driftline.store.cursor import TrajectoryCursor
+from driftline.store.protocol import ObjectStore
+from driftline.store.trajectories import encode_groups
+
+logger = logging.getLogger(__name__)
+
+EPOCH_TRIES = 16
+RecordT = TypeVar("RecordT")
+
+
+@dataclass(frozen=True, slots=True)
+class _SpanFile:
+    run: str
+    spans: tuple[Span, ...]
+    format: int = FORMAT
+
+
+def list_runs(store: ObjectStore) -> list[str]:
+    """Names of all runs in the bucket, oldest first."""
+    found: list[tuple[float, str]] = []
+    for run in store.folders(keys.RUNS):
+        try:
+            found.append((RunStore(store, run).describe().created_unix, run))
+        except ObjectMissing:
+            logger.debug("%s has no run.json", run)
+    return [run for _, run in sorted(found)]
+
+
+class RunStore:
+    """The objects of one run. Blocking and thread-safe; raises `StoreUnavailable` as the store does."""
+
+    def __init__(self, store: ObjectStore, run: str) -> None:
+        self.store = store
+        self.run = run
+        self._steps: dict[str, StepRecord] = {}
+        self._claims = ClaimBook(store, run, self.trajectory_cursor())
+
+    # ---- the run
+
+    def create(self, description: RunDescription) -> None:
+        """Write `run.json`.
+
+        Raises:
+            PreconditionFailed: A run of this name exists, with another description.
+        """
+        self._check_run(description.run, "the description")
+        try:
+            self._create_same(keys.description(self.run), encode(description))
+        except PreconditionFailed:
+            raise PreconditionFailed(f"run {self.run!r} exists already: choose another name, or resume it") from None
+
+    def describe(self) -> RunDescription:
+        """Read `run.json`.
+
+        Raises:
+            ObjectMissing: There is no such run.
+        """
+        try:
+            return self._read(RunDescription, keys.description(self.run))
+        except ObjectMissing:
+            raise ObjectMissing(f"there is no run {self.run!r} in the store: is DRIFTLINE_BUCKET right?") from None
+
+    # ---- HEAD
+
+    def create_head(self, head: Head) -> str:
+        """Write the first head; returns its entity tag.
+
+        Raises:
+            PreconditionFailed: There is one.
+        """
+        return self.store.create(keys.head(self.run), encode(head)).etag
+
+    def read_head(self) -> tuple[Head, str]:
+        """Read the head and its entity tag.
+
+        Raises:
+            ObjectMissing: The run has not begun.
+        """
+        found = self.store.get(keys.head(self.run))
+        return decode(Head, found.body, key=found.key), found.etag
+
+    def head_if_changed(self, etag: str) -> tuple[Head, str] | None:
+        """Read the head unless its entity tag is still `etag`; what a follower polls."""
+        found = self.store.get_if_changed(keys.head(self.run), etag)
+        return None if found is None else (decode(Head, found.body, key=found.key), found.etag)
+
+    def swap_head(self, head: Head, etag: str) -> str:
+        """Replace the head that has `etag`; returns the new tag. Trainers use a lease's `commit` instead.
+
+        Raises:
+            PreconditionFailed: It has changed.
+        """
+        return self.store.swap(keys.head(self.run), encode(head), etag).etag
+
+    def take_epoch(self) -> TrainerLease:
+        """Become the one trainer of the run: raise the epoch, so that an older trainer's next commit fails.
+
+        Raises:
+            ObjectMissing: The run has no head.
+            PreconditionFailed: Others kept taking the role at the same time.
+        """
+        for _ in range(EPOCH_TRIES):
+            found, etag = self.read_head()
+            head = replace(found, epoch=found.epoch + 1)
+            try:
+                return TrainerLease(self, head, self.swap_head(head, etag))
+            except PreconditionFailed:
+                continue
+        raise PreconditionFailed(f"the head of run {self.run!r} keeps changing: several trainers are started for it")
+
+    def end(self, state: RunState, reason: str = "") -> Head:
+        """Take the role of the trainer for good and say how the run ended. What is final already stays."""
+        head, _ = self.read_head()
+        if head.state == "running":
+            lease = self.take_epoch()
+            head = lease.head
+            if head.state == "running":
+                head = replace(head, state=state, reason=reason)
+                lease.commit(head)
+        return head
+
+    # ---- policy and steps
+
+    def write_manifest(self, manifest: WeightsManifest) -> str:
+        """Write a policy version's manifest, after all of its files; returns its key."""
+        self._check_run(manifest.run, "the manifest")
+        return self._create_same(keys.policy_manifest(self.run, manifest.version), encode(manifest))
+
+    def read_manifest(self, version: PolicyVersion) -> WeightsManifest:
+        """Read a policy version's manifest.
+
+        Raises:
+            ObjectMissing: It has not been published.
+            CorruptObject: It cannot be read, or describes another version.
+        """
+        key = keys.policy_manifest(self.run, version)
+        manifest = self._read(WeightsManifest, key)
+        self._check_run(manifest.run, key)
+        if manifest.version != version:
+            raise CorruptObject(f"{key} describes version {manifest.version}")
+        return manifest
+
+    def write_step(self, record: StepRecord) -> str:
+        """Write a step record; it counts only once HEAD, or a later record, names it. Returns its key."""
+        self._check_run(record.run, "the step record")
+        return self._create_same(keys.step(self.run, record.step, record.epoch), encode(record))
+
+    def read_step(self, key: str) -> StepRecord:
+        """Read a step record. Records never change, so each is fetched once.
+
+        Raises:
+            ObjectMissing: There is none.
+            CorruptObject: It cannot be read, or is another run's.
+        """
+        record = self._steps.get(key)
+        if record is None:
+            record = self._read(StepRecord, key)
+            self._check_run(record.run, key)
+            self._steps[key] = record
+        return record
+
+    def steps(self) -> list[StepRecord]:
+        """All committed step records, oldest first, followed back from HEAD."""
+        key = self.read_head()[0].record
+        records: list[StepRecord] = []
+        while key is not None:
+            record = self.read_step(key)
+            if records and record.step >= records[-1].step:
+                raise CorruptObject(f"{key} is not older than the record that names it as previous")
+            records.append(record)
+            key = record.previous
+        return records[::-1]
+
+    # ---- claims and groups
+
+    def claim(self, group: int, cell: str, task_id: str, task_set: str, lease_s: float) -> Claim | None:
+        """Claim a group for `lease_s` seconds of the store's clock.
+
+        A claim that has expired passes to the caller, with the next attempt and with the task and task-set
+        version of the first claim: use those of the claim returned, not those asked for.
+
+        Returns:
+            The claim, or None where somebody else holds it or the group is finished.
+        """
+        return self._claims.claim(Claim(group, cell, 0, task_id, task_set, 0.0), lease_s)
+
+    def renew(self, claim: Claim, lease_s: float) -> Claim:
+        """Hold a claim for another `lease_s` seconds from now.
+
+        Raises:
+            PreconditionFailed: It was lost: it had expired, and another cell has taken it.
+        """
+        return self._claims.renew(claim, lease_s)
+
+    def release(self, claim: Claim) -> None:
+        """Let others have an unfinished group at once. Harmless when the claim was lost."""
+        self._claims.release(claim)
+
+    def append_groups(self, cell: str, sequence: int, groups: Sequence[Group]) -> str:
+        """Write a cell's next object of finished groups; returns its key.
+
+        Args:
+            cell: The cell, the only writer of its sequence.
+            sequence: 0, 1, 2, ... (`next_sequence` after a restart).
+            groups: Finished groups, each with all of its trajectories.
+
+        Raises:
+            PreconditionFailed: There is another object: a second process uses the cell's name.
+        """
+        return self._create_same(keys.trajectories(self.run, cell, sequence), encode_groups(self.run, groups))
+
+    def next_sequence(self, cell: str) -> int:
+        """Sequence number of the next object that a (restarted) cell writes."""
+        prefix = f"{keys.trajectories_prefix(self.run)}{cell}/"
+        last = -1
+        for info in self.store.list(prefix):
+            last = int(info.key.removeprefix(prefix).partition(".")[0])
+        return last + 1
+
+    def trajectory_cursor(self, after: Mapping[str, str] | None = None) -> TrajectoryCursor:
+        """A reader of finished groups that starts behind the given keys (cell -> key)."""
+        return TrajectoryCursor(self.store, self.run, after or {})
+
+    def new_groups(self, after: Mapping[str, str] | None = None) -> list[Group]:
+        """All groups finished behind the given keys; to follow a run, keep a `trajectory_cursor`."""
+        return self.trajectory_cursor(after).poll()
+
+    # ---- offsets, timeline, evaluation
+
+    def write_offset(self, report: OffsetReport) -> None:
+        """Say what a cell's engine is generating with."""
+        self._check_run(report.run, "the offset report")
+        self.store.put(keys.offset(self.run, report.cell), encode(report))
+
+    def offsets(self) -> list[OffsetReport]:
+        """The newest report of every cell, by name."""
+        return self._read_all(OffsetReport, keys.offsets_prefix(self.run))
+
+    def append_spans(self, process: str, sequence: int, spans: Sequence[Span]) -> str:
+        """Write a process's next object of timeline spans; `process` is unique to one start of it."""
+        body = encode(_SpanFile(self.run, tuple(spans)))
+        return self._create_same(keys.timeline(self.run, process, sequence), body)
+
+    def spans(self) -> list[Span]:
+        """All timeline spans, by start."""
+        files = self._read_all(_SpanFile, keys.timeline_prefix(self.run))
+        return sorted((span for file in files for span in file.spans), key=lambda span: span.start_unix)
+
+    def write_evaluation(self, result: EvaluationResult) -> None:
+        """Write the evaluation of a policy version; repeating it replaces it."""
+        self.store.put(keys.evaluation(self.run, result.version), encode(result))
+
+    def evaluations(self) -> list[EvaluationResult]:
+        """All evaluations, by policy version."""
+        return self._read_all(EvaluationResult, keys.evaluations_prefix(self.run))
+
+    # ---- common
+
+    def _read(self, record_type: type[RecordT], key: str) -> RecordT:
+        return decode(record_type, self.store.get(key).body, key=key)
+
+    def _read_all(self, record_type: type[RecordT], prefix: str) -> list[RecordT]:
+        return [self._read(record_type, info.key) for info in self.store.list(prefix)]
+
+    def _create_same(self, key: str, body: bytes) -> str:
+        """Create an immutable object; that the very same is there already is success."""
+        try:
+            self.store.create(key, body)
+        except PreconditionFailed:
+            if self.store.get(key).body != body:
+                raise PreconditionFailed(
+                    f"{key} has other contents: another process writes it as well"
+                ) from None
+        return key
+
+    def _check_run(self, run: str, what: str) -> None:
+        if run != self.run:
+            raise CorruptObject(f"{what} belongs to run {run!r}, not to {self.run!r}")
+
+
+class TrainerLease:
+    """The role of the one trainer. `head` is the head as it stands, as long as the role is held. Thread-safe."""
+
+    def __init__(self, run_store: RunStore, head: Head, etag: str) -> None:
+        self.epoch = head.epoch
+        self.head = head
+        self._run_store = run_store
+        self._etag = etag
+        self._lock = threading.Lock()
+
+    def commit(self, new_head: Head) -> None:
+        """Replace the head: the commit of a step, a give-up, or the final state.
+
+        Raises:
+            EpochLost: Another trainer has taken the role; nothing was written.
+            PreconditionFailed: The head changed in this epoch, though only this lease may change it.
+        """
+        if new_head.epoch != self.epoch:
+            raise ValueError(f"a head of epoch {new_head.epoch} cannot be committed in epoch {self.epoch}")
+        with self._lock:
+            try:
+                self._etag = self._run_store.swap_head(new_head, self._etag)
+            except PreconditionFailed:
+                self._etag = self._explain_loss(new_head)
+            self.head = new_head
+
+    def _explain_loss(self, new_head: Head) -> str:
+        """The entity tag, where the head holds what was to be written (the answer had been lost)."""
+        found, etag = self._run_store.read_head()
+        if found.epoch > self.epoch:
+            raise EpochLost(
+                f"another trainer has taken over run {self._run_store.run!r} (epoch {found.epoch}, this one has "
+                f"{self.epoch}): this one stops; nothing it had not committed counts"
+            ) from None
+        if found != new_head:
+            raise PreconditionFailed(f"the head of run {self._run_store.run!r} was changed by no trainer") from None
+        return etag
