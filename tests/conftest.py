@@ -1,0 +1,27 @@
+"""Fixtures that several suites share. Keep it light: imports of heavy parts belong inside a fixture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from driftline.store.client import S3Store
+    from tests.support.seaweed import Seaweed
+
+
+@pytest.fixture(scope="session")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
+    """A real S3 server with one bucket, started once a session. Use a run name of your own in it."""
+    from tests.support.seaweed import running_seaweed
+
+    with running_seaweed(tmp_path_factory.mktemp("seaweed")) as server:
+        yield server
+
+
+@pytest.fixture
+def s3_store(seaweed: Seaweed) -> S3Store:
+    """A fresh client of the shared bucket."""
+    return seaweed.store()
