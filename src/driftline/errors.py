@@ -15,6 +15,7 @@ pickled (Prefect stores the exceptions of its tasks). A message says what is wro
     │   ├── EngineStartFailed                     it never became ready
     │   ├── EngineDied                            it stopped answering during the run
     │   └── WeightUpdateFailed                    it does not hold the weights it should
+    ├── PublishRefused       (ValueError)         weights that must not be published: unchanged, empty, not finite
     ├── TrackingUnavailable  (ConnectionError)    MLflow does not answer
     ├── EnvironmentFailed    (RuntimeError)       an environment raised, or returned what cannot be used
     ├── DeadlineExceeded     (TimeoutError)       a bounded wait ran out
@@ -71,6 +72,10 @@ class EngineDied(EngineError):
 
 class WeightUpdateFailed(EngineError):
     """The engine does not hold the weights that the manifest describes."""
+
+
+class PublishRefused(DriftlineError, ValueError):
+    """These weights must not be published: unchanged after a step, empty, or not finite."""
 
 
 class TrackingUnavailable(DriftlineError, ConnectionError):

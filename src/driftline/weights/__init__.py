@@ -1,0 +1,1 @@
+"""Weights between trainer and engine: publisher, assembly with digests, vLLM backend, export."""
