@@ -89,6 +89,16 @@ def start_run(
 
 
 @_reports_outages
+def check_server(mlflow_uri: str) -> None:
+    """See that MLflow answers.
+
+    Raises:
+        TrackingUnavailable: It does not.
+    """
+    connect(mlflow_uri).search_experiments(max_results=1)
+
+
+@_reports_outages
 def end_run(mlflow_uri: str, run_id: str, state: RunState) -> None:
     """Set the MLflow run's final status. Called by the owner of the run alone."""
     connect(mlflow_uri).set_terminated(run_id, status=STATUS[state])

@@ -20,14 +20,15 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
-from driftline.tracking import client as mlflow_client
 from driftline.tracking import metrics
-from driftline.tracking.traces import EpisodeTrace, write_trace
+from driftline.tracking.traces import EpisodeTrace
+from driftline.tracking.transport import MlflowTransport, Point, Refused, Transport
 
 LOG = logging.getLogger(__name__)
 
@@ -39,15 +40,6 @@ INTERVAL_S = 2.0
 FIRST_BACKOFF_S = 0.5
 LAST_BACKOFF_S = 30.0
 CLOSE_DEADLINE_S = 15.0
-
-
-class Point(NamedTuple):
-    """One value of one metric. `unix_ms` makes sending it twice harmless: MLflow keeps equal points once."""
-
-    name: str
-    value: float
-    unix_ms: int
-    step: int
 
 
 class Sink(Protocol):
@@ -90,7 +82,7 @@ class MetricsSink:
 
     An outage of MLflow is retried for as long as the sink lives; the points wait in memory. What cannot be sent
     before the deadline of `close` goes to the file `spool`, if one is given, from which the next sink with that
-    file sends it.
+    file sends it. Each process needs a file of its own.
     """
 
     def __init__(
@@ -102,7 +94,7 @@ class MetricsSink:
         capacity: int = CAPACITY_POINTS,
         interval_s: float = INTERVAL_S,
         clock: Callable[[], float] = time.time,
-        connect: Callable[[str], Any] = mlflow_client.connect,
+        connect: Callable[[str, str], Transport] = MlflowTransport,
     ) -> None:
         self.run_id = run_id
         self._uri = mlflow_uri
@@ -153,28 +145,34 @@ class MetricsSink:
         if self._abandoned.is_set():
             return self._lost == 0
         self._closing.set()
-        self._thread.join(deadline_s)
+        if self._points or self._traces:
+            self._thread.join(deadline_s)
         self._abandoned.set()
         with self._lock:
             left = list(self._points)
             self._points.clear()
-        _write_spool(self._spool, self.run_id, left)
+        kept = self._keep(left)
         if left:
-            where = f"kept in {self._spool}" if self._spool else "lost"
+            where = f"kept in {self._spool}" if kept else "lost"
             LOG.warning(
-                "MLflow at %s took no metrics in %.0f s: %d values are %s", self._uri, deadline_s, len(left), where
+                "MLflow at %s did not answer in %.0f s: %d values are %s", self._uri, deadline_s, len(left), where
             )
-            self._lost += 0 if self._spool else len(left)
+            self._lost += 0 if kept else len(left)
         return not left and self._lost == 0
 
+    def _keep(self, left: list[Point]) -> bool:
+        if self._spool is None:
+            return False
+        return _write_spool(self._spool, self.run_id, left) if left or self._spool.exists() else True
+
     def _work(self) -> None:
-        backoff_s, client = FIRST_BACKOFF_S, None
+        backoff_s, transport = FIRST_BACKOFF_S, None
         while not self._abandoned.is_set():
             closing = self._closing.is_set()
             try:
-                client = client or self._connect(self._uri)
-                self._send_points(client)
-                self._send_traces(client)
+                transport = transport or self._connect(self._uri, self.run_id)
+                self._send_points(transport)
+                self._send_traces(transport)
                 backoff_s = FIRST_BACKOFF_S
             except Exception as error:
                 LOG.warning(
@@ -190,15 +188,20 @@ class MetricsSink:
     def _pause(self, seconds: float, closing: bool) -> None:
         (self._abandoned if closing else self._closing).wait(seconds)
 
-    def _send_points(self, client: Any) -> None:
+    def _send_points(self, transport: Transport) -> None:
         while not self._abandoned.is_set():
             with self._lock:
                 batch = list(islice(self._points, BATCH_POINTS))
             if not batch:
                 return
-            refused = _send_batch(client, self.run_id, batch)
+            refused = 0
+            try:
+                transport.send_points(batch)
+            except Refused as error:
+                LOG.error("%s; %d values are lost", error, len(batch))
+                refused = len(batch)
             with self._lock:
-                self._lost += len(batch) if refused else 0
+                self._lost += refused
                 self._forget(batch)
 
     def _forget(self, batch: list[Point]) -> None:
@@ -207,13 +210,15 @@ class MetricsSink:
         while self._points and self._points[0] in sent:
             self._points.popleft()
 
-    def _send_traces(self, client: Any) -> None:
+    def _send_traces(self, transport: Transport) -> None:
         while self._traces and not self._abandoned.is_set():
-            episode = self._traces.popleft()
+            episode = self._traces[0]
             try:
-                write_trace(client, self.run_id, episode)
+                transport.send_trace(episode)
             except Exception as error:
                 LOG.warning("a trace of group %d could not be written: %s", episode.group, error)
+            with suppress(ValueError):
+                self._traces.remove(episode)
 
 
 def open_sink(mlflow_uri: str | None, run_id: str | None, *, spool: Path | None = None) -> Sink:
@@ -223,30 +228,24 @@ def open_sink(mlflow_uri: str | None, run_id: str | None, *, spool: Path | None 
     return MetricsSink(mlflow_uri, run_id, spool=spool)
 
 
-def _send_batch(client: Any, run_id: str, batch: list[Point]) -> bool:
-    """Send one request; returns whether MLflow refused it for good. Other failures are raised."""
-    from mlflow.entities import Metric  # type: ignore[reportUnknownVariableType]
-
-    try:
-        client.log_batch(run_id, metrics=[Metric(p.name, p.value, p.unix_ms, p.step) for p in batch])
-    except Exception as error:
-        if not mlflow_client.is_permanent(error):
-            raise
-        LOG.error("MLflow refuses metrics of run %s: %s; %d values are lost", run_id, error, len(batch))
-        return True
-    return False
-
-
-def _read_spool(spool: Path | None, run_id: str) -> Iterable[Point]:
+def _read_spool(spool: Path | None, run_id: str) -> list[Point]:
+    """The points that an earlier sink could not send. A spool that cannot be read is passed over."""
     if spool is None or not spool.exists():
         return []
-    kept = [json.loads(line) for line in spool.read_text().splitlines()]
-    return [Point(*point) for run, *point in kept if run == run_id]
+    try:
+        kept = [json.loads(line) for line in spool.read_text().splitlines()]
+        return [Point(*point) for run, *point in kept if run == run_id]
+    except (OSError, ValueError, TypeError) as error:
+        LOG.warning("the metrics kept in %s cannot be read: %s", spool, error)
+        return []
 
 
-def _write_spool(spool: Path | None, run_id: str, points: list[Point]) -> None:
+def _write_spool(spool: Path, run_id: str, points: list[Point]) -> bool:
     """Replace the spool by `points`: those that it held before are among them, or have been sent."""
-    if spool is None or not (points or spool.exists()):
-        return
-    spool.parent.mkdir(parents=True, exist_ok=True)
-    spool.write_text("".join(json.dumps([run_id, *point]) + "\n" for point in points))
+    try:
+        spool.parent.mkdir(parents=True, exist_ok=True)
+        spool.write_text("".join(json.dumps([run_id, *point]) + "\n" for point in points))
+    except OSError as error:
+        LOG.warning("metrics cannot be kept in %s: %s", spool, error)
+        return False
+    return True
