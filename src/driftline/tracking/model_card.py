@@ -36,7 +36,7 @@ optimizer steps on tasks of `{environment}`.
 | Optimizer steps | {report.summary.steps} |
 | Held-out success before | {_share(report.held_out_success_base)} |
 | Held-out success after | {_share(report.held_out_success_final)} |
-| Divergence while training, k3 | {_number(report.summary.k3_nats)} nats |
+| Divergence while training, k3 | {_number(report.summary.k3_nats, " nats")} |
 | Effective sample size | {_share(report.summary.ess_fraction)} |
 | Lag in policy versions, mean | {_number(report.summary.lag_steps_mean)} |
 | Lag in policy versions, max | {_number(report.summary.lag_steps_max)} |
@@ -70,5 +70,5 @@ def _share(value: float | None) -> str:
     return "not measured" if value is None else f"{value:.3f}"
 
 
-def _number(value: float | None) -> str:
-    return "not measured" if value is None else f"{value:.3g}"
+def _number(value: float | None, unit: str = "") -> str:
+    return "not measured" if value is None else f"{value:.3g}{unit}"

@@ -1,6 +1,6 @@
 """The report of a run, from the store alone: while it runs, and after.
 
-report = build_report(store, "latest", bucket="driftline")
+report = build_report(store, "latest")
 print(render(report))
 Path("report.json").write_text(to_json(report))
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +17,11 @@ from rich.console import Console
 from rich.table import Table
 
 from driftline.errors import ConfigurationError, ObjectMissing
-from driftline.records import EvaluationResult, RunDescription, decode
+from driftline.params import settings
+from driftline.records import EvaluationResult, RunDescription
 from driftline.store import keys
 from driftline.store.protocol import ObjectStore
-from driftline.store.run_store import RunStore
+from driftline.store.run_store import RunStore, list_runs
 from driftline.tracking.summary import Summary, held_out_success, summarize
 
 LATEST = "latest"
@@ -47,13 +48,15 @@ class Report:
     pages: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def build_report(store: ObjectStore, run: str, *, bucket: str, pages: Mapping[str, str] | None = None) -> Report:
+def build_report(
+    store: ObjectStore, run: str, *, bucket: str | None = None, pages: Mapping[str, str] | None = None
+) -> Report:
     """Read what the store holds about a run.
 
     Args:
         store: Where runs are kept.
         run: Its name, or `latest` for the one that was created last.
-        bucket: Name of the store's bucket, to say where the objects lie.
+        bucket: Name of the store's bucket, to say where the objects lie; by default that of the settings.
         pages: Addresses to show beside the figures, such as those of Prefect and MLflow.
 
     Raises:
@@ -66,8 +69,8 @@ def build_report(store: ObjectStore, run: str, *, bucket: str, pages: Mapping[st
         head, _ = run_store.read_head()
     except ObjectMissing:
         head = None
-    evaluations = tuple(sorted(run_store.evaluations(), key=lambda found: found.version))
-    records = list(run_store.steps()) if head else []
+    evaluations = tuple(run_store.evaluations())
+    records = run_store.steps() if head else []
     final = head.version.number if head and head.version and head.version.number > BASE_VERSION else None
     return Report(
         run=description.run,
@@ -78,9 +81,9 @@ def build_report(store: ObjectStore, run: str, *, bucket: str, pages: Mapping[st
         held_out_success_base=held_out_success(evaluations, BASE_VERSION),
         held_out_success_final=held_out_success(evaluations, final),
         evaluations=evaluations,
-        summary=summarize(records, list(run_store.spans()), head.given_up if head else ()),
+        summary=summarize(records, run_store.spans(), head.given_up if head else ()),
         mlflow_run=description.mlflow_run,
-        store=f"s3://{bucket}/{keys.run_prefix(description.run)}",
+        store=f"s3://{bucket or settings().bucket}/{keys.run_prefix(description.run)}",
         pages=dict(pages or {}),
     )
 
@@ -91,31 +94,14 @@ def find_run(store: ObjectStore, run: str) -> RunDescription:
     Raises:
         ConfigurationError: There is none.
     """
-    if run != LATEST:
-        try:
-            return decode(RunDescription, store.get(keys.description(run)).body, key=keys.description(run))
-        except ObjectMissing:
-            known = ", ".join(run_names(store)) or "none"
-            raise ConfigurationError(f"no run {run!r} in the store; runs: {known}") from None
-    found: list[RunDescription] = []
-    for name in run_names(store):
-        key = keys.description(name)
-        try:
-            found.append(decode(RunDescription, store.get(key).body, key=key))
-        except ObjectMissing:
-            continue
-    if not found:
+    known = list_runs(store) if run == LATEST else []
+    if run == LATEST and not known:
         raise ConfigurationError("the store holds no run yet: start one, for example with `make demo`")
-    return max(found, key=lambda description: description.created_unix)
-
-
-def run_names(store: ObjectStore) -> Iterator[str]:
-    """Names under `runs/`; one short listing for each run, however many objects it has."""
-    after = ""
-    while info := next(iter(store.list(keys.RUNS, after=after)), None):
-        name = info.key.removeprefix(keys.RUNS).split("/", 1)[0]
-        yield name
-        after = f"{keys.run_prefix(name)}~"
+    try:
+        return RunStore(store, known[-1] if run == LATEST else run).describe()
+    except ObjectMissing:
+        others = ", ".join(list_runs(store)[-5:]) or "none"
+        raise ConfigurationError(f"no run {run!r} in the store: choose one of ({others}) or `latest`") from None
 
 
 def to_dict(report: Report) -> dict[str, Any]:

@@ -1,0 +1,143 @@
+"""The report of a run, from the store alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from tracking_records import description, span, step_record, use
+
+from driftline.errors import ConfigurationError
+from driftline.records import EvaluationResult, Head, PolicyVersion
+from driftline.store.memory import MemoryStore
+from driftline.store.run_store import RunStore
+from driftline.tracking import metrics
+from driftline.tracking.model_card import model_card
+from driftline.tracking.report import build_report, render, render_html, to_dict, to_json
+
+HEAD = Head(1, 0, PolicyVersion(0, 1), None, 0, (), 16, ((0, "tasks-1"),))
+
+
+def run_of_one_step(store: MemoryStore, run: str = "r") -> RunStore:
+    subject = RunStore(store, run)
+    subject.create(description(run))
+    etag = subject.create_head(HEAD)
+    record = dataclasses.replace(
+        step_record(
+            1,
+            previous_commit=100,
+            batch_ready=106,
+            train=(106, 108),
+            committed=110,
+            uses=[use(0, lag_mean=0.25, lag_max=1), use(1, weight=0.0, lag_mean=0.25, lag_max=0)],
+            metrics={metrics.K3: 0.0125, metrics.ESS_FRACTION: 0.5, metrics.REWARD_MEAN: 0.75},
+            parts={"decode": 6.0},
+            failed=[5],
+        ),
+        run=run,
+    )
+    key = subject.write_step(record)
+    head = dataclasses.replace(HEAD, step=1, version=PolicyVersion(1, 1), record=key, given_up=(6,), state="finished")
+    subject.swap_head(head, etag)
+    subject.append_spans("cell-0", 0, [span("rollout", 101, 108), span("apply", 100, 100.25, "pause")])
+    subject.write_evaluation(EvaluationResult(0, 256, 256, 0.40625, 0.4, 0, 3.0))
+    subject.write_evaluation(EvaluationResult(1, 256, 256, 0.90625, 0.9, 0, 3.0))
+    return subject
+
+
+def test_json_has_the_promised_keys_and_values() -> None:
+    store = MemoryStore()
+    run_of_one_step(store)
+    assert json.loads(to_json(build_report(store, "r", bucket="b"))) == {
+        "run": "r",
+        "steps": 1,
+        "held_out_success_base": 0.40625,
+        "held_out_success_final": 0.90625,
+        "wall_clock_s": 10,
+        "time_to_trainable_batch_s": {"p50": 6, "p95": 6},
+        "overlap_efficiency": 0.7,
+        "idle_share": {"rollout": pytest.approx(0.3), "train": 0.8},
+        "k3_nats": 0.0125,
+        "ess_fraction": 0.5,
+        "lag_steps": {"mean": 0.25, "max": 1},
+        "engine_pause_s": {"p50": 0.25, "max": 0.25},
+        "pipeline_overhead_s": {"p50": 3},
+        "groups": {"trained": 1, "zero_variance": 1, "failed": 2},
+        "mlflow_run": "m1",
+        "store": "s3://b/runs/r/",
+    }
+
+
+def test_a_run_that_has_just_begun_reports_nulls() -> None:
+    store = MemoryStore()
+    subject = RunStore(store, "r")
+    subject.create(description())
+    before_head = build_report(store, "r")
+    assert before_head.state == "not started"
+    subject.create_head(HEAD)
+    subject.write_evaluation(EvaluationResult(0, 256, 256, 0.4, 0.4, 0, 3.0))
+    found = to_dict(build_report(store, "r"))
+    assert (found["steps"], found["held_out_success_base"], found["held_out_success_final"]) == (0, 0.4, None)
+    assert found["wall_clock_s"] is None
+    assert found["time_to_trainable_batch_s"] == {"p50": None, "p95": None}
+    assert found["idle_share"] == {"rollout": None, "train": None}
+    assert found["groups"] == {"trained": 0, "zero_variance": 0, "failed": 0}
+    assert "held-out success, base -> final         │ 0.400 -> -" in render(build_report(store, "r"))
+
+
+def test_latest_is_the_run_created_last() -> None:
+    store = MemoryStore()
+    for name, created in (("b", 30.0), ("c", 10.0), ("a", 20.0)):
+        RunStore(store, name).create(description(name, created=created))
+    assert build_report(store, "latest").run == "b"
+
+
+def test_a_run_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    store = MemoryStore()
+    with pytest.raises(ConfigurationError, match="no run yet"):
+        build_report(store, "latest")
+    RunStore(store, "demo").create(description("demo"))
+    with pytest.raises(ConfigurationError, match="no run 'dmo' in the store: choose one of \\(demo\\)"):
+        build_report(store, "dmo")
+
+
+def test_the_table_shows_the_figures_and_the_given_pages_only() -> None:
+    store = MemoryStore()
+    run_of_one_step(store)
+    text = render(build_report(store, "r", bucket="b", pages={"MLflow page": "http://127.0.0.1:5000/#/x"}))
+    lines = {line.split("│")[1].strip(): line.split("│")[2].strip() for line in text.splitlines() if "│" in line}
+    assert lines["held-out success, base -> final"] == "0.406 -> 0.906"
+    assert lines["divergence k3"] == "0.01250 nats"
+    assert lines["overlap efficiency, p50"] == "0.700"
+    assert lines["idle share, rollout / train pool"] == "0.300 / 0.800"
+    assert lines["engine pause, p50 / max"] == "0.250 s / 0.250 s"
+    assert lines["objects"] == "s3://b/runs/r/"
+    assert lines["MLflow page"] == "http://127.0.0.1:5000/#/x"
+    assert "http" not in render(build_report(store, "r", bucket="b"))
+    assert "0.406 -&gt; 0.906" in render_html(build_report(store, "r", bucket="b"))
+
+
+def test_the_model_card_says_what_was_measured_and_what_was_not() -> None:
+    store = MemoryStore()
+    subject = run_of_one_step(store)
+    card = model_card(build_report(store, "r", bucket="b"), subject.describe())
+    for line in (
+        "| Base model | warm-started Llama (`d1`) |",
+        "| Task set | `tasks-1` |",
+        "| Optimizer steps | 1 |",
+        "| Held-out success before | 0.406 |",
+        "| Held-out success after | 0.906 |",
+        "| Divergence while training, k3 | 0.0125 nats |",
+        "| Lag in policy versions, max | 1 |",
+        "| Stored at | s3://b/runs/r/ |",
+    ):
+        assert line in card.splitlines()
+    assert card.startswith("---\nlibrary_name: transformers\n")
+    assert 'AutoModelForCausalLM.from_pretrained("PATH_OF_THIS_DIRECTORY")' in card
+    assert 'LLM("PATH_OF_THIS_DIRECTORY")' in card
+    empty = MemoryStore()
+    RunStore(empty, "r").create(description())
+    bare = model_card(build_report(empty, "r"), description())
+    assert "| Held-out success after | not measured |" in bare
+    assert "| Divergence while training, k3 | not measured nats |" not in bare
