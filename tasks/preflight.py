@@ -1,0 +1,135 @@
+"""What must be right before a run starts. Each check that fails says the remedy, and nothing has been done yet."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from random import Random
+
+from prefect import task
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import WorkPoolStatus
+from prefect.exceptions import ObjectNotFound
+
+from driftline.environment import TaskFamily, resolve
+from driftline.errors import ConfigurationError, EnvironmentFailed
+from driftline.params import RunParameters, Settings, settings
+from driftline.records import RunDescription
+from driftline.store.client import open_store, probe_conditional_writes
+from driftline.tracking.mlflow_run import check_server
+from tasks.flow_runs import not_deployed
+from tasks.model import check_model
+from tasks.runs import check_agreement, find_description
+
+STORE_PATIENCE_S = 5.0
+WORKER_PATIENCE_S = 30.0
+"""How long a pool may take to show a worker that has just started."""
+POLL_S = 1.0
+
+
+@task(name="preflight", task_run_name="check what {run} needs")
+async def preflight(
+    params: RunParameters, run: str, *, resume: bool, deployments: Sequence[str]
+) -> tuple[RunParameters, RunDescription | None]:
+    """Check everything that can be known at start; the children are `deployments`.
+
+    Returns:
+        The run's parameters, and its description if it has begun already.
+
+    Raises:
+        ConfigurationError: The bucket cannot hold a run, the run to resume is not there or has other parameters, a
+            model directory is none, there is no such environment, or a deployment or its worker is missing.
+        StoreUnavailable: The store or its bucket is not there.
+        TrackingUnavailable: MLflow does not answer.
+        EnvironmentFailed: The environment raises, or does not answer in time.
+    """
+    found = settings()
+    await asyncio.to_thread(check_store, found)
+    description = await find_description(run)
+    if description is not None:
+        params = check_agreement(params, description)
+    elif resume:
+        raise ConfigurationError(f"run: there is no run {run!r} in the store; leave `run` out to start a new one")
+    if found.mlflow_uri is not None:
+        await asyncio.to_thread(check_server, found.mlflow_uri)
+    await asyncio.to_thread(check_model, params)
+    await check_environment(params)
+    for deployment in deployments:
+        await check_deployment(deployment)
+    return params, description
+
+
+def check_store(found: Settings) -> None:
+    """Reach the bucket and see that it takes conditional writes."""
+    probe_conditional_writes(open_store(found, patience_s=STORE_PATIENCE_S))
+
+
+async def check_environment(params: RunParameters) -> None:
+    """Find the environment, and play the beginning of one episode within its deadlines."""
+    family = resolve(params.environment.id)
+    if family.id != params.environment.id and ":" not in params.environment.id:
+        raise ConfigurationError(f"environment.id: {params.environment.id!r} is registered for {family.id!r}")
+    if params.model.source == "warm_start":
+        _check_warm_start(family)
+    await play_first_turn(family, params.environment.max_turns, params.environment.step_deadline_s)
+
+
+def _check_warm_start(family: TaskFamily) -> None:
+    sample = family.generate(seed=0, count=1)[0]
+    if family.alphabet is None or family.demonstrate(sample, Random(0)) is None:
+        raise ConfigurationError(
+            f"model.source: {family.id} has no alphabet or no demonstrations for a warm start: "
+            "set model.source to directory or smollm2"
+        )
+
+
+async def play_first_turn(family: TaskFamily, max_turns: int, deadline_s: float) -> None:
+    """Reset an environment and take one step.
+
+    Raises:
+        EnvironmentFailed: It raises, has no prompt, or takes longer than its deadline.
+    """
+    sample = family.generate(seed=0, count=1)[0]
+    environment = family.make(max_turns=max_turns)
+    actions = family.oracle(sample) or ("",)
+    try:
+        async with asyncio.timeout(deadline_s):
+            prompt = await environment.reset(sample, 0)
+        if not prompt:
+            raise EnvironmentFailed(f"{family.id}: reset returned no message, so there is no prompt")
+        async with asyncio.timeout(deadline_s):
+            await environment.step(actions[0])
+    except TimeoutError:
+        raise EnvironmentFailed(
+            f"{family.id} did not answer within environment.step_deadline_s ({deadline_s:g} s): raise it, or mend it"
+        ) from None
+    except EnvironmentFailed:
+        raise
+    except Exception as error:  # the policy: whatever a user's environment raises is one kind of failure
+        raise EnvironmentFailed(f"{family.id} raised {type(error).__name__}: {error}") from error
+    finally:
+        await environment.close()
+
+
+async def check_deployment(name: str, patience_s: float = WORKER_PATIENCE_S) -> None:
+    """See that a deployment exists, and that a worker polls its pool."""
+    async with get_client() as client:
+        try:
+            deployment = await client.read_deployment_by_name(name)
+        except ObjectNotFound:
+            raise ConfigurationError(not_deployed(name)) from None
+        if deployment.work_pool_name is None:
+            return
+        deadline = time.monotonic() + patience_s
+        pool = await client.read_work_pool(deployment.work_pool_name)
+        while pool.status is WorkPoolStatus.NOT_READY and time.monotonic() < deadline:
+            await asyncio.sleep(POLL_S)
+            pool = await client.read_work_pool(deployment.work_pool_name)
+    if pool.status is WorkPoolStatus.PAUSED:
+        raise ConfigurationError(f"the work pool {pool.name!r} is paused: `prefect work-pool resume {pool.name}`")
+    if pool.status is WorkPoolStatus.NOT_READY:
+        raise ConfigurationError(
+            f"no worker polls the work pool {pool.name!r}: start one (`driftline up`, or "
+            f"`prefect worker start --pool {pool.name}`)"
+        )

@@ -1,0 +1,48 @@
+"""The process environment and the processors of child processes, from the run's parameters."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+
+from driftline.engine.environment_variables import engine_environment, is_cpu_build
+from driftline.errors import ConfigurationError
+from driftline.params import RunParameters, settings
+
+
+def rollout_environment(params: RunParameters) -> dict[str, str]:
+    """What a process that hosts an engine needs in its environment before vLLM is imported."""
+    return engine_environment(params.engine, os.environ)
+
+
+def training_environment(params: RunParameters) -> dict[str, str]:
+    """What a process that trains, or makes or assembles a model, needs in its environment."""
+    variables = {
+        "TORCH_EXTENSIONS_DIR": str(settings().torch_extensions_dir.resolve()),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, len(params.training.cpus))),
+    }
+    if is_cpu_build():
+        variables["DS_ACCELERATOR"] = "cpu"
+    return variables
+
+
+def pinned(cpus: Sequence[int]) -> list[str]:
+    """The command that runs another one on these processors alone; empty for all processors.
+
+    Raises:
+        ConfigurationError: This machine does not have them, or cannot pin.
+    """
+    if not cpus:
+        return []
+    missing = sorted(set(cpus) - os.sched_getaffinity(0))
+    if missing:
+        available = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
+        raise ConfigurationError(
+            f"engine.cpus / training.cpus: there is no processor {missing[0]} here (available: {available})"
+        )
+    if shutil.which("taskset") is None:
+        raise ConfigurationError("engine.cpus / training.cpus: needs the program taskset (util-linux)")
+    return ["taskset", "--cpu-list", ",".join(map(str, cpus))]
