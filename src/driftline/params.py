@@ -7,7 +7,12 @@ contradict one another are refused here, before anything starts, with the field'
 
 from __future__ import annotations
 
+import hashlib
+import os
+import sys
+from collections.abc import Mapping
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Literal, Self
 
@@ -220,11 +225,31 @@ class Settings(BaseSettings):
 
     @property
     def torch_extensions_dir(self) -> Path:
-        """Where set-up builds DeepSpeed's operators, and the trainer finds them (`TORCH_EXTENSIONS_DIR`)."""
-        return self.cache_dir / "torch_extensions"
+        """Where set-up builds DeepSpeed's operators, and the trainer finds them (`TORCH_EXTENSIONS_DIR`).
+
+        One for each Python environment and pair of versions: torch compiles anew when the paths of its headers
+        change, and does not notice when its own version does.
+        """
+        versions = "-".join(f"{name}{_version(name)}" for name in ("torch", "deepspeed"))
+        place = hashlib.sha256(sys.prefix.encode()).hexdigest()[:8]
+        return self.cache_dir / "torch_extensions" / f"{versions}-{place}"
 
 
 @cache
 def settings() -> Settings:
     """The settings of this process."""
-    return Settings()
+    return Settings()  # pyright: ignore[reportCallIssue]
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "-none"
+
+
+def adopt_environment(values: Mapping[str, str]) -> None:
+    """Add variables that are not set yet to this process's environment, and read the settings anew."""
+    for name, value in values.items():
+        os.environ.setdefault(name, value)
+    settings.cache_clear()
