@@ -21,7 +21,7 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
         yield server
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def s3_store(seaweed: Seaweed) -> S3Store:
-    """A fresh client of the shared bucket."""
+    """A client of the shared bucket."""
     return seaweed.store()

@@ -118,7 +118,7 @@ def test_swap_of_what_is_gone_fails_and_creates_nothing(store: ObjectStore, pref
 
 
 def test_of_racing_creations_one_wins(store: ObjectStore, prefix: str) -> None:
-    for turn in range(5):
+    for turn in range(3):
         key = f"{prefix}{turn}"
         winners = race([lambda key=key, i=i: store.create(key, f"racer {i}".encode()) for i in range(RACERS)])
         assert len(winners) == 1
@@ -128,7 +128,7 @@ def test_of_racing_creations_one_wins(store: ObjectStore, prefix: str) -> None:
 def test_of_racing_swaps_one_wins(store: ObjectStore, prefix: str) -> None:
     key = f"{prefix}head"
     etag = store.put(key, b"start").etag
-    for turn in range(10):
+    for turn in range(4):
         bodies = [f"turn {turn}, racer {i}".encode() for i in range(RACERS)]
         winners = race([lambda body=body, etag=etag: store.swap(key, body, etag) for body in bodies])
         assert len(winners) == 1

@@ -80,7 +80,10 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
-        """Objects whose key starts with `prefix` and sorts after `after`, in the order of their keys."""
+        """Objects whose key starts with `prefix` and sorts after `after`, in the order of their keys.
+
+        Order and `after` may be relied on within one folder; SeaweedFS sorts folder by folder, Amazon byte by byte.
+        """
         ...
 
     def folders(self, prefix: str) -> builtins.list[str]:
