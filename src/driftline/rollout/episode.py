@@ -1,0 +1,316 @@
+"""One episode: prompt, turns and observations, until the environment or a limit ends it.
+
+    reset -> render -> generate -> step(text) -> render what it answered -> generate -> ...
+
+How it may end, and what that means for its group:
+
+| status | when | reward |
+|---|---|---|
+| ok | the environment ended it | the environment's, None if it gave none |
+| truncated | a limit of turns (by the environment: with its reward), or no room left in the context | likewise |
+| env_error | the environment raised, or returned what cannot be used | None |
+| timeout | a reset, a step or the whole episode took too long | None |
+| engine_error | the engine failed | None |
+| cancelled | `cancel` was called | None |
+
+A reward is never made up: only what the environment gave counts. The environment is closed in every case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+from driftline.engine.protocol import Engine, Generation, GenerationRequest
+from driftline.engine.tokens import Renderer
+from driftline.environment import Environment, Message, StepResult, Task, TaskFamily
+from driftline.errors import DeadlineExceeded, DriftlineError, EngineDied, EnvironmentFailed
+from driftline.params import RunParameters
+from driftline.records import EpisodeSeconds, Trajectory, TrajectoryStatus
+from driftline.rollout import assignment, scheduler
+from driftline.rollout.guard import EnvironmentGuard
+from driftline.rollout.meters import BusyMeter
+from driftline.rollout.transcript import Transcript
+
+LOG = logging.getLogger(__name__)
+
+CLOSE_DEADLINE_S = 5.0
+PARTS_OF_A_TURN = 8
+"""How often the engine may hand back a turn unfinished."""
+POLICY_ROLE = "assistant"
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSpec:
+    """Which episode to play."""
+
+    run: str
+    cell: str
+    group: int
+    member: int
+    attempt: int
+    task: Task
+    task_set: str
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeLimits:
+    """How it is sampled, and how much of anything it may take."""
+
+    seed: int
+    temperature: float
+    top_p: float
+    top_k: int
+    max_turns: int
+    max_tokens_per_turn: int
+    context_tokens: int
+    step_deadline_s: float
+    episode_deadline_s: float
+    request_deadline_s: float
+
+    @classmethod
+    def of(cls, parameters: RunParameters, *, temperature: float | None = None) -> EpisodeLimits:
+        """Read them from a run's parameters; `temperature` replaces that of the rollout."""
+        rollout, environment, engine = parameters.rollout, parameters.environment, parameters.engine
+        return cls(
+            seed=parameters.seed,
+            temperature=rollout.temperature if temperature is None else temperature,
+            top_p=rollout.top_p,
+            top_k=rollout.top_k,
+            max_turns=environment.max_turns,
+            max_tokens_per_turn=rollout.max_tokens_per_turn,
+            context_tokens=engine.max_model_len,
+            step_deadline_s=environment.step_deadline_s,
+            episode_deadline_s=environment.episode_deadline_s,
+            request_deadline_s=engine.request_deadline_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeResources:
+    """What all episodes of a process share."""
+
+    family: TaskFamily
+    engine: Engine
+    renderer: Renderer
+    limits: EpisodeLimits
+    guard: EnvironmentGuard
+    busy: BusyMeter
+    clock: Callable[[], float] = time.time
+
+
+class Episode:
+    """Plays one episode once. `messages` is what was said, for a reader."""
+
+    def __init__(self, spec: EpisodeSpec, resources: EpisodeResources) -> None:
+        self.spec = spec
+        self.messages: list[Message] = []
+        self.failure: DriftlineError | None = None
+        """What made it end as `engine_error`."""
+        self._using = resources
+        self._limits = resources.limits
+        self._transcript = Transcript()
+        self._environment: Environment | None = None
+        self._turns = 0
+        self._reward: float | None = None
+        self._success: bool | None = None
+        self._status: TrajectoryStatus = "ok"
+        self._reason = ""
+        self._seconds = dict.fromkeys(EpisodeSeconds.__slots__, 0.0)
+        self._request_seconds: list[tuple[float, float]] = []
+        self._deadline: asyncio.Timeout | None = None
+        self._cancel_reason: str | None = None
+
+    @property
+    def oldest_version(self) -> int | None:
+        """Policy version of the first sampled token, None before it."""
+        return self._transcript.oldest_version
+
+    def cancel(self, reason: str) -> None:
+        """End the episode as `cancelled`, soon; cancelling the task that plays it gives no trajectory."""
+        if self._cancel_reason is None:
+            self._cancel_reason = reason
+            if self._deadline is not None and not self._deadline.expired():
+                self._deadline.reschedule(asyncio.get_running_loop().time())
+
+    async def play(self) -> Trajectory:
+        """Play it to one of its ends. All but cancellation of the task end in a trajectory."""
+        started_unix = self._using.clock()
+        try:
+            async with asyncio.timeout(self._limits.episode_deadline_s) as self._deadline:
+                if self._cancel_reason is None:
+                    await self._run()
+        except (DriftlineError, TimeoutError) as error:
+            self._fail(error)
+        finally:
+            self._deadline = None
+            await self._close()
+        if self._cancel_reason is not None and self._reward is None:
+            self._end("cancelled", self._cancel_reason)
+        return self._trajectory(started_unix)
+
+    async def _run(self) -> None:
+        prompt = await self._reset()
+        self.messages.extend(prompt)
+        observed = self._using.renderer.start(prompt)
+        while self._turns < self._limits.max_turns:
+            if len(self._transcript) + len(observed) >= self._limits.context_tokens:
+                self._end("truncated", f"the context of {self._limits.context_tokens} tokens is full")
+                return
+            self._transcript.observe(observed)
+            text, stopped = await self._sample_turn()
+            result = await self._take_turn(text)
+            if result.terminated or result.truncated:
+                self._end("ok" if result.terminated else "truncated", "" if result.terminated else "by its rules")
+                return
+            observed = self._using.renderer.extend(result.messages, stopped=stopped)
+        self._end("truncated", f"{self._limits.max_turns} turns without an end")
+
+    async def _take_turn(self, text: str) -> StepResult:
+        """Give one turn to the environment."""
+        self._turns += 1
+        self.messages.append(Message(POLICY_ROLE, text))
+        result = await self._step(text)
+        if self._deadline is None or self._deadline.expired():
+            raise TimeoutError
+        self.messages.extend(result.messages)
+        self._reward, self._success = result.reward, result.success
+        return result
+
+    async def _sample_turn(self) -> tuple[str, bool]:
+        """Sample until a stop id, the limit of tokens or the end of the context: the text, and if it stopped."""
+        ids: list[int] = []
+        for part in range(PARTS_OF_A_TURN):
+            room = min(
+                self._limits.max_tokens_per_turn - len(ids), self._limits.context_tokens - len(self._transcript)
+            )
+            if room <= 0:
+                return self._using.renderer.text(ids), False
+            generation = await self._generate(self._request(room, part))
+            self._transcript.sampled(generation)
+            ids.extend(generation.token_ids)
+            if generation.finish_reason != "abort":
+                return self._using.renderer.text(ids), ids[-1] in self._using.renderer.stop_ids
+        raise EngineDied(f"the engine handed back a turn unfinished {PARTS_OF_A_TURN} times")
+
+    def _request(self, max_tokens: int, part: int) -> GenerationRequest:
+        spec, limits = self.spec, self._limits
+        return GenerationRequest(
+            id=f"{spec.run}/{spec.group}.{spec.member}.{spec.attempt}/{self._turns}.{part}",
+            prompt_ids=tuple(self._transcript.token_ids),
+            max_tokens=max_tokens,
+            stop_ids=self._using.renderer.stop_ids,
+            temperature=limits.temperature,
+            seed=assignment.request_seed(limits.seed, spec.group, spec.member, self._turns, part),
+            top_p=limits.top_p,
+            top_k=limits.top_k,
+            priority=scheduler.priority(spec.group),
+        )
+
+    async def _generate(self, request: GenerationRequest) -> Generation:
+        deadline_s = self._limits.request_deadline_s
+        with self._recorded():
+            try:
+                async with asyncio.timeout(deadline_s):
+                    generation = await self._using.engine.generate(request)
+            except TimeoutError:
+                raise EngineDied(
+                    f"the engine did not answer a request within {deadline_s:g} s: raise engine.request_deadline_s"
+                ) from None
+        self._seconds["queued"] += generation.queued_s
+        self._seconds["prefilling"] += generation.prefill_s
+        self._seconds["decoding"] += generation.decode_s
+        return generation
+
+    async def _reset(self) -> tuple[Message, ...]:
+        task, seed = self.spec.task, assignment.environment_seed(self._limits.seed, self.spec.group)
+
+        async def reset() -> tuple[Message, ...]:
+            self._environment = self._using.family.make(max_turns=self._limits.max_turns)
+            return await self._environment.reset(task, seed)
+
+        before = self._using.clock()
+        try:
+            return tuple(await self._using.guard.call("reset", self._limits.step_deadline_s, reset))
+        finally:
+            self._seconds["resetting"] += self._using.clock() - before
+
+    async def _step(self, text: str) -> StepResult:
+        assert self._environment is not None
+        environment = self._environment
+        with self._recorded():
+            before = self._using.clock()
+            result = await self._using.guard.call(
+                "step", self._limits.step_deadline_s, lambda: environment.step(text)
+            )
+            if not isinstance(result, StepResult):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise EnvironmentFailed(f"step returned {type(result).__name__}: it must return a StepResult")
+            part = "in_tools" if result.reward is None else "in_reward"
+            self._seconds[part] += self._using.clock() - before
+        return result
+
+    async def _close(self) -> None:
+        environment, self._environment = self._environment, None
+        if environment is None:
+            return
+        try:
+            await self._using.guard.call("close", CLOSE_DEADLINE_S, environment.close)
+        except (EnvironmentFailed, DeadlineExceeded) as error:
+            LOG.warning("group %d member %d: %s", self.spec.group, self.spec.member, error)
+
+    @contextlib.contextmanager
+    def _recorded(self) -> Generator[None, None, None]:
+        """Note when a request or a tool call ran."""
+        start = self._using.clock()
+        with self._using.busy.running():
+            try:
+                yield
+            finally:
+                self._request_seconds.append((start, self._using.clock()))
+
+    def _fail(self, error: DriftlineError | TimeoutError) -> None:
+        """The one place that says which failure is which ending. What was earned before it does not count."""
+        self._reward = self._success = None
+        if isinstance(error, EnvironmentFailed):
+            self._end("env_error", str(error))
+        elif isinstance(error, DeadlineExceeded):
+            self._end("timeout", str(error))
+        elif isinstance(error, DriftlineError):
+            self.failure = error
+            self._end("engine_error", str(error))
+        else:
+            limit = f"{self._limits.episode_deadline_s:g} s: raise environment.episode_deadline_s"
+            self._end("timeout", f"the episode took longer than {limit}")
+
+    def _end(self, status: TrajectoryStatus, reason: str) -> None:
+        self._status, self._reason = status, reason[:500]
+
+    def _trajectory(self, started_unix: float) -> Trajectory:
+        spec, transcript = self.spec, self._transcript
+        return Trajectory(
+            run=spec.run,
+            group=spec.group,
+            member=spec.member,
+            attempt=spec.attempt,
+            cell=spec.cell,
+            task_id=spec.task.id,
+            task_set=spec.task_set,
+            environment=spec.task.environment,
+            token_ids=tuple(transcript.token_ids),
+            loss_mask=tuple(transcript.loss_mask),
+            logprobs=tuple(transcript.logprobs),
+            segments=tuple(transcript.segments),
+            turns=self._turns,
+            reward=self._reward,
+            success=self._success,
+            status=self._status,
+            reason=self._reason,
+            seconds=EpisodeSeconds(**self._seconds),
+            started_unix=started_unix,
+            finished_unix=self._using.clock(),
+            request_seconds=tuple(self._request_seconds),
+        )

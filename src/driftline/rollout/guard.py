@@ -1,0 +1,160 @@
+"""Keeps one environment from holding up all the others.
+
+Environments are awaited in the collector's event loop: a turn of a quick one then costs microseconds, not a thread
+hop. That is only safe with an answer to those that misbehave:
+
+| It | What ends it |
+|---|---|
+| waits for ever (`await` of something that never comes) | the deadline cancels it |
+| ignores its cancellation, or cleans up for ever | the second cancellation, `GRACE_S` later, abandons it |
+| blocks the loop (a blocking call, an endless loop) | an interval timer interrupts it with `EnvironmentBlocked` |
+
+The last one needs the main thread, where signals are handled; `EnvironmentGuard` says in the log if it is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import partial
+from types import FrameType
+from typing import Any, TypeVar
+
+from driftline.errors import DeadlineExceeded, EnvironmentFailed
+
+LOG = logging.getLogger(__name__)
+
+GRACE_S = 5.0
+"""How long an environment may clean up after its deadline."""
+
+REPEAT_S = 1.0
+"""How often one that goes on blocking is interrupted again."""
+
+T = TypeVar("T")
+
+
+class EnvironmentBlocked(BaseException):
+    """Raised inside an environment that holds the event loop; not an `Exception`, so that it is not caught there."""
+
+
+class EnvironmentGuard:
+    """Awaits environments under a deadline that also holds for those that block or do not listen."""
+
+    def __init__(self, *, grace_s: float = GRACE_S) -> None:
+        self._grace_s = grace_s
+        self._armed = False
+        self._deadlines: set[asyncio.Timeout] = set()
+
+    @contextlib.contextmanager
+    def installed(self) -> Generator[None, None, None]:
+        """Be able to interrupt environments that block the loop, while the context lasts."""
+        if threading.current_thread() is not threading.main_thread():
+            LOG.warning("not in the main thread: an environment that blocks the event loop cannot be interrupted")
+            yield
+            return
+        before = signal.signal(signal.SIGALRM, _interrupt)
+        self._armed = True
+        try:
+            yield
+        finally:
+            self._armed = False
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, before)
+
+    async def call(self, what: str, deadline_s: float, method: Callable[[], Awaitable[T]]) -> T:
+        """Await `method()`.
+
+        Args:
+            what: Names the call in messages, e.g. "step".
+            deadline_s: Seconds, for the whole call and for each stretch in which it holds the loop.
+            method: Called inside the guard, too.
+
+        Raises:
+            DeadlineExceeded: It did not return in time.
+            EnvironmentFailed: It raised.
+        """
+        late = f"the environment's {what} took longer than {deadline_s:g} s: raise environment.step_deadline_s"
+        deadline = asyncio.timeout(deadline_s)
+        try:
+            async with asyncio.timeout(deadline_s + self._grace_s), deadline:
+                with self._known(deadline):
+                    result = await _Watched(_coroutine(method), deadline_s if self._armed else 0.0)
+        except EnvironmentBlocked:
+            self._extend_others(deadline_s)
+            raise DeadlineExceeded(f"{late}, and make it await: it blocked the event loop") from None
+        except Exception as error:
+            if deadline.expired():
+                raise DeadlineExceeded(late) from None
+            raise EnvironmentFailed(f"{what} raised {type(error).__name__}: {error}") from error
+        if deadline.expired():
+            raise DeadlineExceeded(late)
+        return result
+
+    @contextlib.contextmanager
+    def _known(self, deadline: asyncio.Timeout) -> Generator[None, None, None]:
+        self._deadlines.add(deadline)
+        try:
+            yield
+        finally:
+            self._deadlines.discard(deadline)
+
+    def _extend_others(self, seconds: float) -> None:
+        """Give the time that one environment held the loop back to the others, whose deadlines went on."""
+        for deadline in self._deadlines:
+            when = deadline.when()
+            if when is not None and not deadline.expired():
+                deadline.reschedule(when + seconds)
+
+
+class _Watched:
+    """Awaits a coroutine, with a timer on each stretch in which it runs, and lets go of it at the second cancel."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], stretch_s: float) -> None:
+        self._coroutine = coroutine
+        self._stretch_s = stretch_s
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        advance, cancelled = partial(self._coroutine.send, None), False
+        while True:
+            try:
+                waiting_for = self._run(advance)
+            except StopIteration as stop:
+                return stop.value
+            try:
+                advance = partial(self._coroutine.send, (yield waiting_for))
+            except BaseException as error:
+                if isinstance(error, GeneratorExit) or (cancelled and isinstance(error, asyncio.CancelledError)):
+                    self._abandon()
+                    raise
+                cancelled |= isinstance(error, asyncio.CancelledError)
+                advance = partial(self._coroutine.throw, error)
+
+    def _run(self, advance: Callable[[], Any]) -> Any:
+        if not self._stretch_s:
+            return advance()
+        signal.setitimer(signal.ITIMER_REAL, self._stretch_s, REPEAT_S)
+        try:
+            return advance()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+    def _abandon(self) -> None:
+        try:
+            self._run(self._coroutine.close)
+        except BaseException as error:
+            LOG.warning("an environment did not end when told to, and is abandoned: %r", error)
+
+
+async def _coroutine(method: Callable[[], Awaitable[T]]) -> T:
+    try:
+        return await method()
+    except SystemExit as error:
+        raise EnvironmentFailed(f"SystemExit({error.code})") from error
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise EnvironmentBlocked

@@ -1,0 +1,80 @@
+"""When a cell was busy, and what it waited for when it was not: the raw material of the timeline."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Generator
+
+Interval = tuple[float, float]
+
+GAP_S = 0.005
+"""Gaps shorter than this, such as between an answer and the next request, do not end a busy stretch."""
+
+
+class BusyMeter:
+    """The stretches of wall clock in which at least one request executed or tool ran."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._running = 0
+        self._since = 0.0
+        self._intervals: list[Interval] = []
+
+    @contextlib.contextmanager
+    def running(self) -> Generator[None, None, None]:
+        """Count something as running while the context lasts."""
+        if self._running == 0:
+            self._begin()
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if self._running == 0:
+                self._intervals.append((self._since, self._clock()))
+
+    def take(self) -> list[Interval]:
+        """The stretches since the last call, disjoint and in order; one that goes on is cut here."""
+        now = self._clock()
+        taken, self._intervals = self._intervals, []
+        if self._running and now > self._since:
+            taken.append((self._since, now))
+            self._since = now
+        return taken
+
+    def _begin(self) -> None:
+        now = self._clock()
+        if self._intervals and now - self._intervals[-1][1] < GAP_S:
+            self._since, _ = self._intervals.pop()
+        else:
+            self._since = now
+
+
+class WaitingMeter:
+    """What a cell without any episode in flight waits for."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._cause: str | None = None
+        self._since = 0.0
+        self._stretches: list[tuple[str, Interval]] = []
+
+    def set(self, cause: str | None) -> None:
+        """Say what it waits for from now on; None if it works."""
+        if cause == self._cause:
+            return
+        self._cut()
+        self._cause = cause
+
+    def take(self) -> list[tuple[str, Interval]]:
+        """(cause, interval) since the last call, in order; a stretch that goes on is cut here."""
+        self._cut()
+        taken, self._stretches = self._stretches, []
+        return taken
+
+    def _cut(self) -> None:
+        now = self._clock()
+        if self._cause is not None and now > self._since:
+            self._stretches.append((self._cause, (self._since, now)))
+        self._since = now

@@ -1,0 +1,121 @@
+"""What a cell claims, starts and cancels next. Pure: the collector only carries it out.
+
+The one rule of overlap: group `g` may start while `g < spent + groups_per_step + lead_groups`, where `spent` and
+`lead_groups` are of the HEAD whose policy version this cell's engine has acknowledged. With `lead_groups` 0 that
+is exactly synchronous training: no group of the next batch starts before the engine holds the weights that the
+last one made.
+
+Groups are claimed a little earlier than they may start: by the newest HEAD, while the engine is still taking up
+its weights.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from driftline.records import Head
+
+
+def admission_limit(head: Head, groups_per_step: int) -> int:
+    """The lowest group number that may not start."""
+    return head.spent + groups_per_step + head.lead_groups
+
+
+def acknowledged_head(previous: Head | None, newest: Head, engine_version: int | None) -> Head | None:
+    """The HEAD that admission goes by: the newest one whose policy version the engine has acknowledged.
+
+    Args:
+        previous: What this function returned before.
+        newest: HEAD as it was last read.
+        engine_version: Number of the version that the engine has acknowledged, None before the first.
+    """
+    if newest.version is not None and newest.version.number == engine_version:
+        return newest
+    return previous
+
+
+def starts(waiting: Mapping[int, Sequence[int]], free_slots: int, limit: int) -> list[tuple[int, int]]:
+    """Which (group, member) to start now, in order.
+
+    Low group numbers first: they complete the next batch, and what is started late is started with newer weights.
+
+    Args:
+        waiting: Claimed group -> its members that have not started.
+        free_slots: Episodes that may still be in flight.
+        limit: `admission_limit` of the acknowledged HEAD.
+    """
+    admitted = ((group, member) for group in sorted(waiting) if group < limit for member in waiting[group])
+    return [start for start, _ in zip(admitted, range(free_slots), strict=False)]
+
+
+def priority(group: int) -> int:
+    """Priority of a group's requests in the engine; lower runs first."""
+    return group
+
+
+def too_old(oldest_version: int | None, head_version: int, max_lag_versions: int) -> bool:
+    """Whether an unfinished episode can only arrive beyond the hard age limit.
+
+    Args:
+        oldest_version: Version that sampled its first token; None if none is sampled yet.
+        head_version: The newest committed version, from which the next step trains.
+        max_lag_versions: The hard limit.
+    """
+    return oldest_version is not None and head_version - oldest_version > max_lag_versions
+
+
+class GroupLedger:
+    """Which group numbers a cell should try to claim next. No I/O; `now` is given.
+
+    A number is new, or being tried, or held by this cell, or held elsewhere (to be tried again when that lease may
+    have run out), or closed: consumed by a step, or finished by somebody.
+    """
+
+    def __init__(self, *, closed: Iterable[int] = (), offset: int = 0, stride: int = 1) -> None:
+        """Begin with what the committed records say.
+
+        Args:
+            closed: Groups that are consumed or given up.
+            offset: This cell's place among the cells; it tries its own residue class first.
+            stride: Number of cells.
+        """
+        self._next_new = 0
+        self._open: list[tuple[bool, int]] = []
+        self._elsewhere: dict[int, float] = {}
+        self._closed = set(closed)
+        self._offset, self._stride = offset % stride, stride
+
+    @property
+    def elsewhere(self) -> Collection[int]:
+        """Groups that another cell holds, as far as is known."""
+        return self._elsewhere.keys()
+
+    def take(self, limit: int, count: int, now: float) -> list[int]:
+        """Numbers below `limit` to try now, at most `count`: this cell's own class first, then in order."""
+        due = [group for group, retry_at in self._elsewhere.items() if retry_at <= now]
+        for group in [*range(self._next_new, limit), *due]:
+            self._elsewhere.pop(group, None)
+            heapq.heappush(self._open, (group % self._stride != self._offset, group))
+        self._next_new = max(self._next_new, limit)
+        taken: list[int] = []
+        while self._open and len(taken) < count:
+            _, group = heapq.heappop(self._open)
+            if group not in self._closed:
+                taken.append(group)
+        return taken
+
+    def held_elsewhere(self, group: int, retry_at: float) -> None:
+        """`group` could not be claimed: try it again at `retry_at`, unless it is closed by then."""
+        if group not in self._closed:
+            self._elsewhere[group] = retry_at
+
+    def close(self, groups: Iterable[int]) -> None:
+        """These groups are finished, consumed or given up: never try them again."""
+        for group in groups:
+            self._closed.add(group)
+            self._elsewhere.pop(group, None)
+
+    def next_retry(self) -> float | None:
+        """When the next group held elsewhere is due, None if there is none."""
+        return min(self._elsewhere.values(), default=None)

@@ -1,0 +1,58 @@
+"""The tokens of one episode as they come about. Pure.
+
+The context of the next request is what was sampled, id for id, with the rendered observations between: nothing
+is ever tokenised again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from driftline.engine.protocol import Generation
+from driftline.errors import EngineError
+from driftline.records import Segment
+
+
+class Transcript:
+    """Token ids, and which of them the policy sampled, with what log-probability and at which version."""
+
+    def __init__(self) -> None:
+        self.token_ids: list[int] = []
+        self.loss_mask: list[bool] = []
+        self.logprobs: list[float] = []
+        self.segments: list[Segment] = []
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def oldest_version(self) -> int | None:
+        """Policy version of the first sampled token, None before it."""
+        return self.segments[0].version if self.segments else None
+
+    def observe(self, ids: Sequence[int]) -> None:
+        """Append tokens that the policy did not sample."""
+        self.token_ids.extend(ids)
+        self.loss_mask.extend([False] * len(ids))
+        self.logprobs.extend([0.0] * len(ids))
+
+    def sampled(self, generation: Generation) -> None:
+        """Append what an engine sampled.
+
+        Raises:
+            EngineError: Tokens, log-probabilities and segments do not belong together.
+        """
+        if not generation.token_ids:
+            return
+        starts = [segment.start for segment in generation.segments]
+        if len(generation.logprobs) != len(generation.token_ids) or starts[:1] != [0]:
+            raise EngineError(
+                f"the engine returned {len(generation.token_ids)} tokens with {len(generation.logprobs)} "
+                f"log-probabilities and segments at {starts}"
+            )
+        for segment in generation.segments:
+            if not self.segments or self.segments[-1].version != segment.version:
+                self.segments.append(Segment(len(self.token_ids) + segment.start, segment.version))
+        self.token_ids.extend(generation.token_ids)
+        self.loss_mask.extend([True] * len(generation.token_ids))
+        self.logprobs.extend(generation.logprobs)

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from driftline.rollout import assignment
+
+GOLDEN_ORDER = [0, 7, 3, 6, 1, 9, 5, 2, 4, 8]
+GOLDEN_SEED = 5806583850874399762
+GOLDEN_ENVIRONMENT_SEED = 3069277933041199203
+
+
+def test_the_task_set_is_the_newest_that_has_begun() -> None:
+    task_sets = [(0, "a"), (40, "b"), (64, "c")]
+    assert [assignment.task_set_of(task_sets, group) for group in (0, 39, 40, 63, 64, 999)] == [*"aabbcc"]
+
+
+def test_golden_values_hold_on_every_machine() -> None:
+    """verl#3126: not reproducible."""
+    assert [assignment.task_index(7, group, "set", 10) for group in range(10)] == GOLDEN_ORDER
+    assert assignment.request_seed(7, 3, 2, 1) == GOLDEN_SEED
+    assert assignment.environment_seed(7, 3) == GOLDEN_ENVIRONMENT_SEED
+
+
+def test_they_do_not_depend_on_the_hash_seed() -> None:
+    code = (
+        "from driftline.rollout import assignment as a;"
+        "print([a.task_index(7, g, 'set', 10) for g in range(10)], a.request_seed(7, 3, 2, 1))"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert outputs == {f"{GOLDEN_ORDER} {GOLDEN_SEED}\n"}
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 7, 256])
+def test_each_pass_plays_each_task_once_in_its_own_order(tasks: int) -> None:
+    passes = [
+        [assignment.task_index(1, group, "set", tasks) for group in range(n * tasks, (n + 1) * tasks)] for n in (0, 1)
+    ]
+    assert all(sorted(order) == list(range(tasks)) for order in passes)
+    assert tasks < 7 or passes[0] != passes[1]
+
+
+def test_seed_and_task_set_change_the_order() -> None:
+    orders = {
+        tuple(assignment.task_index(seed, group, name, 64) for group in range(64))
+        for seed in (1, 2)
+        for name in ("a", "b")
+    }
+    assert len(orders) == 4
+
+
+def test_request_seeds_are_distinct_and_fit_a_signed_64_bit_integer() -> None:
+    seeds = Counter(
+        assignment.request_seed(1, group, member, turn, part)
+        for group in range(30)
+        for member in range(8)
+        for turn in range(10)
+        for part in range(2)
+    )
+    assert max(seeds.values()) == 1
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert max(seeds) > 2**62

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from driftline.errors import DeadlineExceeded, EnvironmentFailed
+from driftline.rollout.guard import EnvironmentGuard
+from tests.support.rollout import blocks, deaf, forever, spins
+
+
+@pytest.fixture
+def guard() -> Iterator[EnvironmentGuard]:
+    guard = EnvironmentGuard(grace_s=0.05)
+    with guard.installed():
+        yield guard
+
+
+async def test_it_returns_what_the_environment_returns(guard: EnvironmentGuard) -> None:
+    async def answer() -> int:
+        await asyncio.sleep(0)
+        return 42
+
+    assert await guard.call("step", 1.0, answer) == 42
+
+
+async def test_an_environment_that_raises_is_not_late(guard: EnvironmentGuard) -> None:
+    """verifiers#1543: a timeout of the environment's own is an error, not this deadline."""
+
+    async def own_timeout() -> None:
+        raise TimeoutError("the database")
+
+    with pytest.raises(EnvironmentFailed, match="step raised TimeoutError: the database"):
+        await guard.call("step", 1.0, own_timeout)
+
+
+async def test_system_exit_does_not_end_the_process(guard: EnvironmentGuard) -> None:
+    async def leaves() -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(EnvironmentFailed, match=r"SystemExit\(3\)"):
+        await guard.call("step", 1.0, leaves)
+
+
+@pytest.mark.parametrize("misbehaves", [forever, deaf, blocks, spins])
+async def test_whatever_never_returns_is_ended(guard: EnvironmentGuard, misbehaves: object) -> None:
+    before = time.monotonic()
+    with pytest.raises(DeadlineExceeded, match=r"step took longer than 0.1 s: raise environment.step_deadline_s"):
+        await guard.call("step", 0.1, misbehaves)  # pyright: ignore[reportArgumentType]
+    assert time.monotonic() - before < 5.0
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_blocking_is_told_from_waiting(guard: EnvironmentGuard) -> None:
+    with pytest.raises(DeadlineExceeded, match="blocked the event loop"):
+        await guard.call("step", 0.05, blocks)
+
+
+async def test_others_get_back_the_time_that_one_blocked(guard: EnvironmentGuard) -> None:
+    """verifiers#1170: one deadline shared by all."""
+
+    async def quick() -> str:
+        await asyncio.sleep(0.01)
+        return "done"
+
+    others = [asyncio.create_task(guard.call("step", 0.15, quick)) for _ in range(3)]
+    culprit = asyncio.create_task(guard.call("step", 0.15, blocks))
+    assert await asyncio.gather(*others) == ["done"] * 3
+    with pytest.raises(DeadlineExceeded):
+        await culprit
+
+
+async def test_a_clean_up_may_take_the_grace(guard: EnvironmentGuard) -> None:
+    cleaned = False
+
+    async def tidy() -> None:
+        nonlocal cleaned
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            cleaned = True
+
+    with pytest.raises(DeadlineExceeded):
+        await guard.call("step", 0.05, tidy)
+    assert cleaned
+
+
+async def test_a_result_after_the_deadline_does_not_count(guard: EnvironmentGuard) -> None:
+    async def late() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "late"
+        return "never"
+
+    with pytest.raises(DeadlineExceeded):
+        await guard.call("step", 0.05, late)
+
+
+async def test_cancellation_passes_through(guard: EnvironmentGuard) -> None:
+    call = asyncio.create_task(guard.call("step", 10.0, forever))
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+def test_it_leaves_signals_as_they_were() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with EnvironmentGuard().installed():
+        assert signal.getsignal(signal.SIGALRM) != before
+    assert signal.getsignal(signal.SIGALRM) == before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
