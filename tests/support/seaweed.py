@@ -60,7 +60,7 @@ class Seaweed:
 
     @property
     def settings(self) -> Settings:
-        return Settings(s3_endpoint=self.endpoint, bucket=BUCKET)
+        return Settings(s3_endpoint=self.endpoint, bucket=BUCKET)  # pyright: ignore[reportCallIssue]
 
     def store(self, patience_s: float = 30.0) -> S3Store:
         """A new client."""
@@ -124,7 +124,11 @@ def running_seaweed(folder: Path) -> Iterator[Seaweed]:
 @contextlib.contextmanager
 def _environment() -> Iterator[None]:
     """Credentials for the clients of this process."""
-    wanted = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_EC2_METADATA_DISABLED": "true"}
+    wanted = {
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from driftline.errors import (
     ConfigurationError,
@@ -147,12 +147,15 @@ def _report(raised: Exception) -> int:
 
 def _cause(raised: Exception) -> Exception:
     """The error that decides, of an exception group: one that no restart mends, if there is one."""
-    leaves = [raised]
-    while groups := [leaf for leaf in leaves if isinstance(leaf, ExceptionGroup)]:
-        group: ExceptionGroup[Exception] = groups[0]
-        leaves.remove(group)
-        leaves.extend(group.exceptions)
+    leaves = _leaves(raised)
     return next((leaf for leaf in leaves if not isinstance(leaf, TRANSIENT)), leaves[0])
+
+
+def _leaves(raised: Exception) -> list[Exception]:
+    if not isinstance(raised, ExceptionGroup):
+        return [raised]
+    inner = cast(ExceptionGroup[Exception], raised).exceptions
+    return [leaf for one in inner for leaf in _leaves(one)]
 
 
 def _is_lifeline(descriptor: int) -> bool:
