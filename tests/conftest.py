@@ -25,3 +25,12 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
 def s3_store(seaweed: Seaweed) -> S3Store:
     """A client of the shared bucket."""
     return seaweed.store()
+
+
+@pytest.fixture(scope="session")
+def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real MLflow server, started once a session. Use experiments and models of your own in it."""
+    from tests.support.mlflow_server import running_mlflow
+
+    with running_mlflow(tmp_path_factory.mktemp("mlflow")) as address:
+        yield address

@@ -12,9 +12,12 @@ from itertools import groupby
 from typing import Any, Literal
 
 from driftline.environment import Message
+from driftline.errors import TrackingUnavailable
 from driftline.records import Trajectory
 
 POLICY_ROLE = "assistant"
+_NOTHING_WRITTEN = "MLFLOW_NO_OP_SPAN_TRACE_ID"
+"""What MLflow's tracing returns, instead of raising, when it fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,9 @@ def write_trace(client: Any, run_id: str, episode: EpisodeTrace) -> str:
         client: An `MlflowClient`.
         run_id: The run, in whose experiment the trace appears.
         episode: What `episode_trace` returned.
+
+    Raises:
+        TrackingUnavailable: MLflow wrote nothing; its own log says why.
     """
     experiment = client.get_run(run_id).info.experiment_id
     root = client.start_trace(
@@ -170,6 +176,8 @@ def write_trace(client: Any, run_id: str, episode: EpisodeTrace) -> str:
         start_time_ns=_nanoseconds(episode.start_unix),
         run_id=run_id,
     )
+    if root.trace_id == _NOTHING_WRITTEN:
+        raise TrackingUnavailable(f"MLflow did not start a trace for {episode.name}: see its warning above")
     for part in episode.spans:
         span = client.start_span(
             part.name,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tracking_records import group, trajectory
 
 from driftline.records import EpisodeSeconds, Group
 from driftline.tracking.critical_path import attribute
 from driftline.tracking.metrics import CAUSES
+from tests.support.tracking_records import group, trajectory
 
 PHASES = EpisodeSeconds(queued=1, resetting=1, prefilling=1, decoding=3, in_tools=1, in_reward=1)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tracking_records import trajectory
 
 from driftline.environment import Message
 from driftline.records import Segment
 from driftline.tracking.traces import episode_trace
+from tests.support.tracking_records import trajectory
 
 MESSAGES = [
     Message("user", "find x"),

@@ -6,7 +6,6 @@ import dataclasses
 import json
 
 import pytest
-from tracking_records import description, span, step_record, use
 
 from driftline.errors import ConfigurationError
 from driftline.records import EvaluationResult, Head, PolicyVersion
@@ -15,6 +14,7 @@ from driftline.store.run_store import RunStore
 from driftline.tracking import metrics
 from driftline.tracking.model_card import model_card
 from driftline.tracking.report import build_report, render, render_html, to_dict, to_json
+from tests.support.tracking_records import description, span, step_record, use
 
 HEAD = Head(1, 0, PolicyVersion(0, 1), None, 0, (), 16, ((0, "tasks-1"),))
 

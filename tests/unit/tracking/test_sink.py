@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tracking_records import trajectory
 
 from driftline.errors import ConfigurationError
 from driftline.tracking import metrics, sink
 from driftline.tracking.sink import MetricsSink, NullSink, open_sink
 from driftline.tracking.traces import EpisodeTrace, episode_trace
 from driftline.tracking.transport import Point, Refused
+from tests.support.tracking_records import trajectory
 
 
 class FakeMlflow:

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tracking_records import span, step_record, use
 
 from driftline.records import EvaluationResult, Span, StepRecord
 from driftline.tracking import metrics
 from driftline.tracking.summary import held_out_success, mean, quantile, split_steps, step_metrics, summarize
+from tests.support.tracking_records import span, step_record, use
 
 
 def two_steps() -> list[StepRecord]:

@@ -6,9 +6,9 @@ import io
 
 import matplotlib.image
 import numpy as np
-from tracking_records import span
 
 from driftline.tracking.timeline import COLORS, draw, lanes
+from tests.support.tracking_records import span
 
 
 def test_lanes_are_disjoint_and_waiting_is_what_is_left() -> None:
