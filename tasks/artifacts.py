@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ class ProgressArtifact:
             return
         if self._artifact is None:
             self._artifact = await acreate_progress_artifact(
-                now.percent, key=f"progress-{self._store.run}", description=now.line
+                now.percent, key=key("progress", self._store.run), description=now.line
             )
         else:
             await aupdate_progress_artifact(self._artifact, now.percent, description=now.line)
@@ -104,7 +105,7 @@ class ProgressArtifact:
 async def show_report(report: Report) -> None:
     """The run's report as an artifact of the calling flow run."""
     await acreate_markdown_artifact(
-        report_markdown(report), key=f"report-{report.run}", description=f"Report of run {report.run}"
+        report_markdown(report), key=key("report", report.run), description=f"Report of run {report.run}"
     )
 
 
@@ -114,6 +115,11 @@ def report_markdown(report: Report) -> str:
     lines = [f"# Run {report.run} ({state})", "", "| | |", "|---|---|"]
     lines += [f"| {name.strip()} | {_cell(value)} |" for name, value in rows(report)]
     return "\n".join(lines) + "\n"
+
+
+def key(kind: str, run: str) -> str:
+    """The key of an artifact; Prefect takes lower-case letters, digits and dashes."""
+    return f"{kind}-{re.sub('[^a-z0-9-]', '-', run.lower())}"
 
 
 def _cell(value: str) -> str:

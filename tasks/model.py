@@ -8,7 +8,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from prefect import get_run_logger, task
+from prefect import task
 
 from driftline.errors import ConfigurationError, CorruptObject, ObjectMissing
 from driftline.params import RunParameters, settings
@@ -17,6 +17,7 @@ from driftline.store import keys
 from driftline.store.client import open_store
 from driftline.store.protocol import ObjectStore
 from driftline.training.base_model import BaseModelSpec
+from tasks.logs import run_logger
 from tasks.processes import run_module
 from tasks.surroundings import training_environment
 
@@ -32,7 +33,7 @@ async def base_policy(params: RunParameters) -> ModelSource:
         ConfigurationError: It cannot be made from these settings.
         ProcessFailed: Making it failed.
     """
-    logger = get_run_logger()
+    logger = run_logger()
     spec = BaseModelSpec.of(params)
     store = await asyncio.to_thread(open_store, settings())
     digest = await asyncio.to_thread(spec.digest)

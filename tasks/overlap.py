@@ -7,7 +7,6 @@ from collections.abc import Coroutine
 from typing import Any
 from uuid import UUID
 
-from prefect import get_run_logger
 from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run as this_flow_run
@@ -18,6 +17,7 @@ from driftline.training.extensions import clear_stale_locks
 from tasks import runs
 from tasks.artifacts import ProgressArtifact
 from tasks.flow_runs import PrefectFlowRuns
+from tasks.logs import run_logger
 from tasks.processes import run_module, run_ranks, run_until_over
 from tasks.supervision import Plan, run_together
 from tasks.surroundings import rollout_environment, training_environment
@@ -180,7 +180,7 @@ async def while_parent_lives(work: Coroutine[Any, Any, object]) -> None:
 
 async def _until_final(flow_run: UUID) -> str:
     """Wait until a flow run has ended; returns its state. An API that is away is waited for."""
-    logger = get_run_logger()
+    logger = run_logger()
     async with get_client() as client:
         while True:
             await asyncio.sleep(PARENT_POLL_S)

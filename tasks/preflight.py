@@ -13,11 +13,12 @@ from prefect.client.schemas.objects import WorkPoolStatus
 from prefect.exceptions import ObjectNotFound
 
 from driftline.environment import TaskFamily, resolve
-from driftline.errors import ConfigurationError, EnvironmentFailed
+from driftline.errors import ConfigurationError
 from driftline.params import RunParameters, Settings, settings
 from driftline.records import RunDescription
 from driftline.store.client import open_store, probe_conditional_writes
 from driftline.tracking.mlflow_run import check_server
+from tasks.episodes import play
 from tasks.flow_runs import not_deployed
 from tasks.model import check_model
 from tasks.runs import check_agreement, find_description
@@ -55,8 +56,7 @@ async def preflight(
         await asyncio.to_thread(check_server, found.mlflow_uri)
     await asyncio.to_thread(check_model, params)
     await check_environment(params)
-    for deployment in deployments:
-        await check_deployment(deployment)
+    await asyncio.gather(*map(check_deployment, deployments))
     return params, description
 
 
@@ -68,11 +68,12 @@ def check_store(found: Settings) -> None:
 async def check_environment(params: RunParameters) -> None:
     """Find the environment, and play the beginning of one episode within its deadlines."""
     family = resolve(params.environment.id)
-    if family.id != params.environment.id and ":" not in params.environment.id:
-        raise ConfigurationError(f"environment.id: {params.environment.id!r} is registered for {family.id!r}")
     if params.model.source == "warm_start":
         _check_warm_start(family)
-    await play_first_turn(family, params.environment.max_turns, params.environment.step_deadline_s)
+    sample = family.generate(seed=0, count=1)[0]
+    actions = list(family.oracle(sample) or ("",))
+    limits = params.environment
+    await play(family, sample, actions[:1], max_turns=limits.max_turns, deadline_s=limits.step_deadline_s)
 
 
 def _check_warm_start(family: TaskFamily) -> None:
@@ -82,34 +83,6 @@ def _check_warm_start(family: TaskFamily) -> None:
             f"model.source: {family.id} has no alphabet or no demonstrations for a warm start: "
             "set model.source to directory or smollm2"
         )
-
-
-async def play_first_turn(family: TaskFamily, max_turns: int, deadline_s: float) -> None:
-    """Reset an environment and take one step.
-
-    Raises:
-        EnvironmentFailed: It raises, has no prompt, or takes longer than its deadline.
-    """
-    sample = family.generate(seed=0, count=1)[0]
-    environment = family.make(max_turns=max_turns)
-    actions = family.oracle(sample) or ("",)
-    try:
-        async with asyncio.timeout(deadline_s):
-            prompt = await environment.reset(sample, 0)
-        if not prompt:
-            raise EnvironmentFailed(f"{family.id}: reset returned no message, so there is no prompt")
-        async with asyncio.timeout(deadline_s):
-            await environment.step(actions[0])
-    except TimeoutError:
-        raise EnvironmentFailed(
-            f"{family.id} did not answer within environment.step_deadline_s ({deadline_s:g} s): raise it, or mend it"
-        ) from None
-    except EnvironmentFailed:
-        raise
-    except Exception as error:  # the policy: whatever a user's environment raises is one kind of failure
-        raise EnvironmentFailed(f"{family.id} raised {type(error).__name__}: {error}") from error
-    finally:
-        await environment.close()
 
 
 async def check_deployment(name: str, patience_s: float = WORKER_PATIENCE_S) -> None:

@@ -8,24 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from logging import ERROR, INFO, WARNING, Logger, LoggerAdapter
-
-from prefect import get_run_logger
 
 from driftline.errors import ObjectMissing, ProcessFailed
-from driftline.process import Listener, ProcessOutcome, supervise
+from driftline.process import ProcessOutcome, supervise
 from driftline.records import Head
 from driftline.store.run_store import RunStore
+from tasks.logs import forward, run_logger
 from tasks.restarts import Restart, after_end
 from tasks.surroundings import pinned
-
-RunLogger = Logger | LoggerAdapter[Logger]
-_LEVEL = re.compile(r"\b(ERROR|CRITICAL|WARNING|INFO|DEBUG)\b")
-_LEVELS = {"ERROR": ERROR, "CRITICAL": ERROR, "WARNING": WARNING}
 
 
 async def run_module(
@@ -33,7 +26,6 @@ async def run_module(
     *arguments: str,
     env: Mapping[str, str],
     cpus: Sequence[int] = (),
-    on_event: Listener | None = None,
 ) -> ProcessOutcome:
     """Run `python -m module arguments...` to its end, with its log in the flow run's.
 
@@ -42,25 +34,17 @@ async def run_module(
         arguments: Its command line.
         env: What its environment holds beside this process's own.
         cpus: Processors it is pinned to; empty is all.
-        on_event: Called for each of its events.
 
     Raises:
         ConfigurationError: The child says that a setting is impossible.
         ProcessFailed: It ended badly.
     """
-    logger = get_run_logger()
+    logger = run_logger()
     return await supervise(
         [*pinned(cpus), sys.executable, "-m", module, *arguments],
         env={**os.environ, **env},
-        on_event=on_event,
         on_log=lambda line: forward(logger, line),
     )
-
-
-def forward(logger: RunLogger, line: str) -> None:
-    """Pass a child's log line on, at its own level."""
-    found = _LEVEL.search(line[:80])
-    logger.log(_LEVELS.get(found.group(1), INFO) if found else INFO, "%s", line)
 
 
 async def run_ranks(
@@ -122,7 +106,7 @@ async def run_until_over(
         LimitExceeded: The restarts are used up, or the run's head says why it failed.
         ProcessFailed: It ended with an error that a restart does not mend, or the run was cancelled.
     """
-    logger = get_run_logger()
+    logger = run_logger()
     restarts = 0
     while True:
         failure: ProcessFailed | None = None

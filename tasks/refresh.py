@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from prefect import get_run_logger, task
+from prefect import task
 
 from driftline.environment import Task, TaskFamily, resolve
 from driftline.errors import ConfigurationError, EnvironmentFailed
@@ -15,6 +14,8 @@ from driftline.params import settings
 from driftline.store import tasksets
 from driftline.store.client import open_store
 from driftline.store.protocol import ObjectStore
+from tasks.episodes import play
+from tasks.logs import run_logger
 
 HELD_OUT_SEED = 20_000_003
 """Held-out tasks do not depend on a run's seed: success is comparable over seeds, and over nights."""
@@ -54,7 +55,7 @@ async def publish_task_set(
         EnvironmentFailed: The environment raises, hangs, or does not accept its own solution.
         StoreUnavailable: The store does not answer.
     """
-    logger = get_run_logger()
+    logger = run_logger()
     family = resolve(environment)
     proposal = await asyncio.to_thread(draw, family, train_tasks, held_out_tasks, seed)
     played = await validate(family, proposal)
@@ -101,26 +102,9 @@ def training_seed(environment: str, seed: int) -> int:
 
 async def solve(family: TaskFamily, one: Task) -> None:
     """Play a task with its oracle; one without an oracle is only reset."""
-    environment = family.make(max_turns=MAX_ORACLE_TURNS)
-    actions: Sequence[str] | None = family.oracle(one)
-    try:
-        async with asyncio.timeout(STEP_DEADLINE_S):
-            prompt = await environment.reset(one, 0)
-        if not prompt:
-            raise EnvironmentFailed(f"task {one.id} of {family.id} has no prompt")
-        if actions is None:
-            return
-        success: bool | None = None
-        for action in actions:
-            async with asyncio.timeout(STEP_DEADLINE_S):
-                success = (await environment.step(action)).success
-        if not success:
-            raise EnvironmentFailed(f"{family.id} does not accept its oracle's solution of task {one.id}: mend one")
-    except TimeoutError:
-        raise EnvironmentFailed(f"{family.id} did not answer within {STEP_DEADLINE_S:g} s on task {one.id}") from None
-    except EnvironmentFailed:
-        raise
-    except Exception as error:  # the policy: whatever a user's environment raises is one kind of failure
-        raise EnvironmentFailed(f"{family.id} raised {type(error).__name__} on task {one.id}: {error}") from error
-    finally:
-        await environment.close()
+    actions = family.oracle(one)
+    success = await play(family, one, actions or (), max_turns=MAX_ORACLE_TURNS, deadline_s=STEP_DEADLINE_S)
+    if actions is not None and not success:
+        raise EnvironmentFailed(
+            f"{family.id} does not accept its oracle's solution of task {one.id}: mend one of them"
+        )

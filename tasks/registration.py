@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from prefect import get_run_logger, task
+from prefect import task
 
 from driftline.params import RunParameters, settings
 from driftline.records import RunDescription
@@ -12,6 +12,7 @@ from driftline.store import keys
 from driftline.tracking.mlflow_run import register_policy
 from driftline.tracking.model_card import model_card
 from driftline.tracking.report import Report
+from tasks.logs import run_logger
 from tasks.processes import run_module
 from tasks.reporting import read_report
 from tasks.runs import run_store
@@ -38,7 +39,7 @@ async def register(description: RunDescription, params: RunParameters, source: s
     await asyncio.to_thread(store.store.put, f"{keys.final_model_prefix(description.run)}README.md", card.encode())
     uri = settings().mlflow_uri
     if uri is None or description.mlflow_run is None:
-        get_run_logger().info("without MLflow the policy is not registered; it is at %s", source)
+        run_logger().info("without MLflow the policy is not registered; it is at %s", source)
         return None
     name = params.tracking.registered_model
     version = await asyncio.to_thread(
@@ -50,7 +51,7 @@ async def register(description: RunDescription, params: RunParameters, source: s
         description=card,
         tags=version_tags(report, description),
     )
-    get_run_logger().info("registered %s version %d: %s", name, version, source)
+    run_logger().info("registered %s version %d: %s", name, version, source)
     return version
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from prefect import get_run_logger, task
+from prefect import task
 
 from driftline.params import settings
 from driftline.records import RunDescription
@@ -16,6 +16,7 @@ from driftline.tracking.sink import open_sink
 from driftline.tracking.summary import step_metrics
 from driftline.tracking.timeline import draw
 from tasks.artifacts import show_report
+from tasks.logs import run_logger
 from tasks.runs import run_store
 from tasks.tracking import best_effort
 
@@ -27,7 +28,7 @@ async def publish_report(description: RunDescription) -> str:
     """Write the report: as a Prefect artifact, into the flow run's log, and into the MLflow run. Returns its JSON."""
     store = run_store(description.run)
     report = await asyncio.to_thread(read_report, store, description)
-    get_run_logger().info("\n%s", render(report))
+    run_logger().info("\n%s", render(report))
     await show_report(report)
     uri = settings().mlflow_uri
     if uri is not None and description.mlflow_run is not None:

@@ -157,13 +157,19 @@ async def run_together(
     """
     starting = [asyncio.create_task(runs.start(plan)) for plan in plans]
     try:
-        children = await asyncio.gather(*starting)
+        children = await asyncio.gather(*map(asyncio.shield, starting))
         await _watch(runs, children, on_poll, start_deadline_s, poll_s)
     finally:
-        started = await asyncio.gather(
-            *(asyncio.wait_for(task, START_CALL_DEADLINE_S) for task in starting), return_exceptions=True
-        )
-        await end_all(runs, [child for child in started if isinstance(child, Child)], poll_s=poll_s)
+        await end_all(runs, await _started(starting), poll_s=poll_s)
+
+
+async def _started(starting: Sequence[asyncio.Task[Child]]) -> list[Child]:
+    """The children that exist. A request under way is waited for: cancelled, it might still create a flow run."""
+    _, late = await asyncio.wait(starting, timeout=START_CALL_DEADLINE_S)
+    for task in late:
+        task.cancel()
+    ended = await asyncio.gather(*starting, return_exceptions=True)
+    return [child for child in ended if isinstance(child, Child)]
 
 
 async def _watch(

@@ -1,0 +1,96 @@
+"""What the Prefect page shows of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from driftline.records import Head, PolicyVersion, StepRecord, StepTimes
+from driftline.store.memory import MemoryStore
+from driftline.store.run_store import RunStore
+from driftline.tracking import metrics
+from tasks import artifacts
+
+
+def record(step: int) -> StepRecord:
+    return StepRecord(
+        run="r1",
+        step=step,
+        epoch=1,
+        version_in=PolicyVersion(step - 1, 1),
+        version_out=PolicyVersion(step, 1),
+        groups=(),
+        give_ups=(),
+        metrics={metrics.SUCCESS_MEAN: 0.625, metrics.K3: 0.0123, metrics.TIME_TO_BATCH: 1.5},
+        time_to_batch_s={},
+        times=StepTimes(0, 0, 0, 0, 0, 0),
+        previous=None,
+    )
+
+
+def head(step: int, key: str | None) -> Head:
+    return Head(1, step, PolicyVersion(step, 1), key, 0, (), 0, ((0, "v"),))
+
+
+def test_progress_says_step_and_figures():
+    found = artifacts.progress(head(5, "k"), record(5), steps=20)
+    assert found.percent == 25.0
+    assert found.line == "step 5 of 20 · success 0.62 · batch after 1.50 s · k3 0.012 nats"
+
+
+@pytest.mark.parametrize("found", [None, head(0, None)])
+def test_progress_before_the_first_step(found: Head | None):
+    assert artifacts.progress(found, None, steps=20) == artifacts.Progress(0.0, "waiting for the first step")
+
+
+class Api:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[str, float, str]] = []
+        self.fails = False
+        monkeypatch.setattr(artifacts, "acreate_progress_artifact", self.create)
+        monkeypatch.setattr(artifacts, "aupdate_progress_artifact", self.update)
+
+    async def create(self, percent: float, *, key: str, description: str) -> Any:
+        if self.fails:
+            raise ConnectionError("away")
+        self.calls.append((key, percent, description))
+        return uuid4()
+
+    async def update(self, _artifact: Any, percent: float, *, description: str) -> None:
+        self.calls.append(("update", percent, description))
+
+
+async def test_the_artifact_changes_at_a_bounded_rate_and_only_with_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    api, store, now = Api(monkeypatch), RunStore(MemoryStore(), "r1"), [0.0]
+    shown = artifacts.ProgressArtifact(store, 20, every_s=5.0, clock=lambda: now[0])
+    await shown.refresh()
+    assert [(key, percent) for key, percent, _ in api.calls] == [("progress-r1", 0.0)]
+    etag = store.create_head(head(1, store.write_step(record(1))))
+    now[0] = 4.9
+    await shown.refresh()
+    assert len(api.calls) == 1
+    now[0] = 5.1
+    await shown.refresh()
+    await shown.finish()
+    assert [(key, percent) for key, percent, _ in api.calls[1:]] == [("update", 5.0)]
+    store.swap_head(head(20, store.write_step(record(20))), etag)
+    await shown.finish()
+    assert api.calls[-1][1] == 100.0
+
+
+async def test_an_api_that_is_away_does_not_end_the_run_and_is_tried_again(monkeypatch: pytest.MonkeyPatch):
+    api, store, now = Api(monkeypatch), RunStore(MemoryStore(), "r1"), [0.0]
+    shown = artifacts.ProgressArtifact(store, 20, every_s=5.0, clock=lambda: now[0])
+    api.fails = True
+    await shown.refresh()
+    api.fails, now[0] = False, 5.1
+    await shown.refresh()
+    assert len(api.calls) == 1
+
+
+def test_keys_are_ones_that_prefect_takes():
+    assert artifacts.key("report", "My_run.2") == "report-my-run-2"
