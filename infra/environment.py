@@ -82,10 +82,13 @@ def service(
 def client(
     layout: Layout, state: StackState, credentials: Credentials, inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment of a command that a user runs against the stack; it does not carry the stack's mark."""
+    """The environment of a command that a user runs against the stack; it does not carry the stack's mark.
+
+    Nor `DRIFTLINE_HOME`, which `prefect deploy` would write into the deployments.
+    """
     programs = str(Path(sys.executable).parent)
     return {
-        **inherited,
+        **{name: value for name, value in inherited.items() if name != "DRIFTLINE_HOME"},
         **connection(layout, state, credentials),
         "PATH": os.pathsep.join([programs, inherited.get("PATH", os.defpath)]),
         "NO_PROXY": ",".join(filter(None, [inherited.get("NO_PROXY", ""), "127.0.0.1", "localhost"])),

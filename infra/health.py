@@ -26,7 +26,7 @@ class PartStatus:
 
     name: str
     state: str
-    """supervisord's word for the process; `ABSENT` where there is no supervisord."""
+    """`running`, or supervisord's word for what it is instead; `absent` where there is no supervisord."""
     healthy: bool
     detail: str
     address: str
@@ -52,15 +52,15 @@ def part_status(part: Part, state: ProcessState | None, online: Mapping[str, flo
         online: Worker name -> Unix time of its last heartbeat, as Prefect has it.
     """
     if state is None:
-        return PartStatus(part.name, "ABSENT", False, "not running", part.address, 0)
+        return PartStatus(part.name, "absent", False, "not running", part.address, 0)
     if not state.alive:
-        return PartStatus(part.name, state.state, False, state.detail, part.address, 0)
+        return PartStatus(part.name, state.state.lower(), False, state.detail, part.address, 0)
     if part.kind == "server":
         trouble = answers(part.health)
     else:
         heard = online.get(part.name, 0.0) >= state.started_unix - CLOCK_SLACK_S
         trouble = "" if heard else "Prefect has not heard from it yet"
-    return PartStatus(part.name, state.state, not trouble, trouble or "ok", part.address, state.pid)
+    return PartStatus(part.name, "running", not trouble, trouble or "ok", part.address, state.pid)
 
 
 def wait_ready(
@@ -71,6 +71,7 @@ def wait_ready(
     Raises:
         StackError: One died, or is not ready at `until` (`time.monotonic` seconds). Ends with its log's last lines.
     """
+    began_unix = time.time()
     pending = {part.name: part for part in waiting}
     while pending:
         states = client.processes()
@@ -80,7 +81,8 @@ def wait_ready(
             row = part_status(part, states[part.name], online)
             if row.healthy:
                 del pending[part.name]
-                say(f"{row.name} is ready after {time.time() - states[part.name].started_unix:.0f} s: {row.address}")
+                seconds = time.time() - max(began_unix, states[part.name].started_unix)
+                say(f"{row.name} is ready ({seconds:.0f} s): {row.address}")
                 continue
             refusal = _refusal(row, died=states[part.name].died, late=time.monotonic() > until)
             if refusal:

@@ -60,7 +60,6 @@ logfile_maxbytes={LOG_BYTES}
 logfile_backups={LOG_BACKUPS}
 pidfile={_escape(layout.sockets / "supervisord.pid")}
 childlogdir={_escape(layout.logs)}
-umask=077
 
 [unix_http_server]
 file={_escape(layout.supervisor_socket)}

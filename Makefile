@@ -1,0 +1,56 @@
+# Set-up is cached by the lock's hash; everything else runs in the environment it makes.
+#
+#   make demo   the whole pipeline, for real        make test      lint, types and every test without a GPU
+#   make up     the local stack alone               make test-all  the slow tests too
+#   make down   stop it                             make setup     the Python environment alone
+
+PYTHON ?= $(firstword $(shell command -v python3.11) python3)
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up down status doctor test test-all test-gpu faults lint format type imports bench
+
+help:
+	@sed -n '3,5s/^# *//p' Makefile
+
+setup:
+	@$(PYTHON) infra/set_up.py
+
+demo: setup
+	@$(BIN)/driftline demo
+
+up down status doctor: setup
+	@$(BIN)/driftline $@
+
+test: setup lint type imports
+	$(PYTEST) -m "not slow and not gpu"
+
+test-all: setup lint type imports
+	$(PYTEST) -m "not gpu"
+
+faults: setup
+	$(PYTEST) -m "not gpu" tests/faults
+
+# Needs torch and pytest alone; on a GPU machine it takes the Python it is given, not the locked environment.
+GPU_PYTHON ?= python3
+test-gpu:
+	$(GPU_PYTHON) -m pytest -c tests/gpu/pytest.ini -p no:cacheprovider -m gpu tests/gpu
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+type: setup
+	$(BIN)/basedpyright
+
+imports: setup
+	$(BIN)/lint-imports
+
+# The overlap benchmark as a deployment; the stack must be up (`make up`).
+bench: setup
+	@eval "$$($(BIN)/driftline env)" && $(BIN)/prefect deployment run overlap-benchmark/local --watch

@@ -1,0 +1,245 @@
+"""The command line: the local stack, its doctor, the demonstration and the report.
+
+Run it from the repository root: `infra` and `environments` are found in the working directory. Errors that
+Driftline knows end with one message and exit code 1 (2 for a wrong setting); anything else is a defect and shows
+its traceback.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ParamSpec
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from driftline.errors import ConfigurationError, DriftlineError, StackError
+from driftline.params import adopt_environment, settings
+
+if TYPE_CHECKING:
+    from infra.health import PartStatus
+    from infra.layout import Layout
+
+P = ParamSpec("P")
+
+DEMO_DEPLOYMENT = "post-training/local"
+DEMO_DEADLINE_S = 3600
+
+app = typer.Typer(
+    name="driftline",
+    help="Asynchronous RL post-training for LLM agents, as Prefect flows.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console(soft_wrap=True, highlight=False)
+complaints = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+def main() -> None:
+    """Entry point of the `driftline` program."""
+    app()
+
+
+def _known_errors(command: Callable[P, None]) -> Callable[P, None]:
+    """Turn a `DriftlineError` into one message and an exit code."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except DriftlineError as error:
+            complaints.print(f"[bold red]{type(error).__name__}[/]: ", end="")
+            complaints.print(str(error), markup=False)
+            raise typer.Exit(2 if isinstance(error, ConfigurationError) else 1) from error
+
+    return run
+
+
+PrefectPort = Annotated[int | None, typer.Option(help="Port of the Prefect page and API.", min=1, max=65535)]
+MlflowPort = Annotated[int | None, typer.Option(help="Port of the MLflow page.", min=1, max=65535)]
+S3Port = Annotated[int | None, typer.Option(help="Port of the S3 endpoint.", min=1, max=65535)]
+AutoPorts = Annotated[bool, typer.Option("--auto-ports", help="Take the next free port where one is taken.")]
+StartDeadline = Annotated[float, typer.Option(help="Seconds after which a part that is not ready counts as failed.")]
+
+
+@app.command()
+@_known_errors
+def up(
+    prefect_port: PrefectPort = None,
+    mlflow_port: MlflowPort = None,
+    s3_port: S3Port = None,
+    auto_ports: AutoPorts = False,
+    deploy: Annotated[bool, typer.Option(help="Register the deployments of prefect.yaml.")] = True,
+    start_deadline: StartDeadline = 300.0,
+) -> None:
+    """Start the local stack: S3 (SeaweedFS), MLflow, Prefect, and a worker for each pool."""
+    layout = _layout()
+    from infra import stack
+
+    options = stack.StartOptions(prefect_port, mlflow_port, s3_port, auto_ports, deploy, start_deadline)
+    state = stack.up(layout, settings(), options, console.print)
+    console.print(
+        f"\nPrefect  {state.ports.prefect_page}\nMLflow   {state.ports.mlflow_url}\n"
+        f"S3       {state.ports.s3_url}  (bucket {state.bucket})\n\n"
+        f"For the prefect, mlflow and aws commands of this shell:  source {_short(layout.environment)}"
+    )
+
+
+@app.command()
+@_known_errors
+def down() -> None:
+    """Stop the local stack and every process of it. Its data stays."""
+    layout = _layout()
+    from infra import stack
+
+    ended = stack.down(layout)
+    for process in ended:
+        console.print(
+            f"ended {process.pid}{' (by SIGKILL)' if process.killed else ''}: {process.command}", markup=False
+        )
+    console.print("the stack is down; its data stays in " + _short(layout.root))
+
+
+@app.command()
+@_known_errors
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Show each part's process, health and address; exit code 1 unless all of them work."""
+    layout = _layout()
+    from infra import health
+    from infra.layout import read_state
+
+    state = read_state(layout)
+    rows = health.status(layout, state) if state else []
+    if as_json:
+        console.print_json(json.dumps([asdict(row) for row in rows]))
+    elif rows:
+        console.print(_status_table(rows))
+    else:
+        console.print("no stack has been started here: run `driftline up`")
+    if not rows or not all(row.healthy for row in rows):
+        raise typer.Exit(1)
+
+
+@app.command()
+@_known_errors
+def doctor() -> None:
+    """Look for what is wrong on this machine, and say how to mend it; exit code 1 if something must be."""
+    layout = _layout()
+    _adopt(layout)
+    from infra import doctor as examination
+
+    colours = {"ok": "green", "note": "yellow", "wrong": "bold red"}
+    findings = examination.examine(layout, settings())
+    for finding in findings:
+        console.print(f"[{colours[finding.verdict]}]{finding.verdict:>5}[/]  {finding.subject}: ", end="")
+        console.print(finding.detail, markup=False)
+        if finding.remedy:
+            console.print(f"       → {finding.remedy}", markup=False)
+    if any(finding.verdict == "wrong" for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command("env")
+@_known_errors
+def environment_variables() -> None:
+    """Print the variables with which this shell's commands reach the stack: eval "$(driftline env)"."""
+    layout = _layout()
+    if not layout.environment.exists():
+        raise StackError("no stack has been started here: run `driftline up`")
+    sys.stdout.write(layout.environment.read_text())
+
+
+@app.command()
+@_known_errors
+def report(
+    run: Annotated[str, typer.Option(help="Id of the run, or `latest`.")] = "latest",
+    json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
+) -> None:
+    """Print what a run reached and how its time was spent, from S3 alone."""
+    layout = _layout()
+    _adopt(layout)
+    _report(layout, run, json_path)
+
+
+@app.command()
+@_known_errors
+def demo(
+    auto_ports: AutoPorts = False,
+    start_deadline: StartDeadline = 300.0,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
+) -> None:
+    """Bring the stack up, run the `post-training/local` deployment to its end, and print the report."""
+    layout = _layout()
+    from infra import flow_server, stack
+
+    began = time.monotonic()
+    options = stack.StartOptions(auto_ports=auto_ports, start_deadline_s=start_deadline)
+    state = stack.up(layout, settings(), options, console.print)
+    console.print(f"\nrunning {DEMO_DEPLOYMENT}; watch it at {state.ports.prefect_page}/runs\n")
+    arguments = ["deployment", "run", DEMO_DEPLOYMENT, "--watch", "--watch-timeout", str(DEMO_DEADLINE_S)]
+    if code := flow_server.run_prefect(layout, state, arguments):
+        raise StackError(
+            f"{DEMO_DEPLOYMENT} did not complete: see {state.ports.prefect_page}/runs and {_short(layout.logs)} "
+            f"(Prefect's exit code is {code}; the stack is still up)"
+        )
+    _adopt(layout)
+    console.print()
+    _report(layout, "latest", json_path)
+    seconds = time.monotonic() - began
+    console.print(f"\n{seconds:.0f} s altogether. The stack stays up; stop it with  .venv/bin/driftline down")
+
+
+def _report(layout: Layout, run: str, json_path: Path | None) -> None:
+    from driftline.store.client import open_store
+    from driftline.tracking.report import build_report, table, to_json
+    from infra.layout import read_state
+
+    state = read_state(layout)
+    pages = {"Prefect": state.ports.prefect_page, "MLflow": state.ports.mlflow_url} if state else {}
+    found = build_report(open_store(settings()), run, bucket=settings().bucket, pages=pages)
+    console.print(table(found))
+    if json_path is not None:
+        json_path.write_text(to_json(found))
+
+
+def _layout() -> Layout:
+    """The stack of the working directory, which must be the repository root."""
+    root = Path.cwd()
+    if not (root / "infra" / "stack.py").is_file():
+        raise ConfigurationError(f"{root} is not the root of a Driftline checkout: change to it first")
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    from infra.layout import Layout
+
+    return Layout.of(settings().work_dir, root)
+
+
+def _adopt(layout: Layout) -> None:
+    """Use the local stack, unless the environment names another S3 endpoint."""
+    from infra import stack
+
+    values = stack.connection(layout)
+    if values is not None and settings().s3_endpoint is None:
+        adopt_environment(values)
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _status_table(rows: list[PartStatus]) -> Table:
+    table = Table("part", "process", "health", "address", "pid")
+    for row in rows:
+        colour = "green" if row.healthy else "red"
+        table.add_row(row.name, row.state, f"[{colour}]{row.detail}[/]", row.address, str(row.pid or ""))
+    return table
