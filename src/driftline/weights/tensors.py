@@ -10,9 +10,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from driftline.weights.checkpoint import OUTPUT_HEAD
+
 DtypeName = Literal["float32", "bfloat16"]
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-OUTPUT_HEAD = "lm_head.weight"
 
 
 def host_tensor(tensor: Tensor, dtype: torch.dtype) -> Tensor:

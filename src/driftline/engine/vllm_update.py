@@ -1,0 +1,137 @@
+# pyright: basic
+"""One update of vLLM's weights, step by step. Every step has a deadline and races the engine's death."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+from driftline.engine.vllm_process import EngineProcess
+from driftline.errors import EngineDied, WeightUpdateFailed
+from driftline.params import Settings
+from driftline.records import WeightsManifest, encode
+
+logger = logging.getLogger(__name__)
+
+TRIES = 2
+STAGE_DEADLINE_S = 600.0
+STAGE_POLL_S = 0.01
+STAGE_POLL_MOST_S = 0.1
+PROBE_TOLERANCE_NATS = {"float32": 1e-4, "bfloat16": 0.1}
+"""Largest difference that equal weights show between trainer and engine. In bfloat16 the measured floor of a
+small model is 0.036 at most."""
+
+
+def probe_tolerance(engine_dtype: str, manifest_dtype: str) -> float:
+    """The probe's tolerance in nats: that of the coarser of the two dtypes."""
+    return max(PROBE_TOLERANCE_NATS[engine_dtype], PROBE_TOLERANCE_NATS[manifest_dtype])
+
+
+class Swap:
+    """The conversation with the workers about weights."""
+
+    def __init__(self, process: EngineProcess, *, recompute: bool) -> None:
+        self._process = process
+        self._recompute = recompute
+
+    async def prepare(self, run: str, settings: Settings) -> None:
+        """Once, after the start: tell the workers where weights come from, and label the initial ones."""
+        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+
+        place = settings.model_dump(mode="json", include={"s3_endpoint", "s3_region", "bucket"})
+        await self._worker("driftline_follow_parent")
+        await self._call(
+            self._llm.init_weight_transfer_engine(
+                WeightTransferInitRequest(init_info={"run": run, "settings": place})
+            ),
+            "init_weight_transfer_engine",
+        )
+        await self._call(self._llm.update_weight_version("-1"), "update_weight_version")
+
+    async def stage(self, manifest: WeightsManifest) -> float:
+        """Have the workers fetch and verify a version, twice if need be; returns the seconds it took.
+
+        Raises:
+            WeightUpdateFailed: They could not. The version held stays, untouched.
+        """
+        started = time.monotonic()
+        for attempt in range(1, TRIES + 1):
+            error = await self._stage_once(manifest)
+            if not error:
+                return time.monotonic() - started
+            logger.warning("staging version %s failed (try %d of %d): %s", manifest.version, attempt, TRIES, error)
+        raise WeightUpdateFailed(f"version {manifest.version} was not taken up: {error}")
+
+    async def apply(self, manifest: WeightsManifest) -> tuple[float, float]:
+        """Pause, load what is staged, resume; once more from the start if that fails.
+
+        Returns:
+            Seconds from the first pause to the resumption, and those of the loading that succeeded.
+
+        Raises:
+            WeightUpdateFailed: It failed twice. The engine is paused, with half-applied weights.
+        """
+        started = time.monotonic()
+        try:
+            load_s = await self._apply_once(manifest)
+        except EngineDied:
+            raise
+        except Exception as error:
+            logger.warning("applying version %s failed, once more from the start: %s", manifest.version, error)
+            load_s = await self._apply_again(manifest)
+        await self._call(self._llm.resume_generation(), "resume_generation")
+        return time.monotonic() - started, load_s
+
+    async def _apply_again(self, manifest: WeightsManifest) -> float:
+        await self.stage(manifest)
+        try:
+            return await self._apply_once(manifest)
+        except EngineDied:
+            raise
+        except Exception as error:
+            raise WeightUpdateFailed(f"version {manifest.version} could not be loaded: {error}") from error
+
+    async def _apply_once(self, manifest: WeightsManifest) -> float:
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        llm = self._llm
+        await self._call(llm.pause_generation(mode="keep", clear_cache=self._recompute), "pause_generation")
+        started = time.monotonic()
+        await self._call(llm.start_weight_update(), "start_weight_update")
+        request = WeightTransferUpdateRequest(update_info={"version": str(manifest.version)})
+        await self._call(llm.update_weights(request), "update_weights")
+        await self._call(
+            llm.finish_weight_update(weight_version=str(manifest.version.number)), "finish_weight_update"
+        )
+        return time.monotonic() - started
+
+    async def _stage_once(self, manifest: WeightsManifest) -> str:
+        """Nothing, or the reason why a worker could not stage the version."""
+        errors = [error for error in await self._worker("driftline_stage", encode(manifest).decode()) if error]
+        if errors:
+            return errors[0]
+        deadline = time.monotonic() + STAGE_DEADLINE_S
+        pause = STAGE_POLL_S
+        while time.monotonic() < deadline:
+            states = await self._worker("driftline_stage_state", str(manifest.version))
+            failed = [state["error"] for state in states if state["state"] == "failed"]
+            if failed:
+                return failed[0]
+            if all(state["state"] == "ready" for state in states):
+                return ""
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, STAGE_POLL_MOST_S)
+        return f"it was not fetched within {STAGE_DEADLINE_S:.0f} s"
+
+    async def _worker(self, method: str, *arguments: Any) -> list[Any]:
+        return await self._call(self._llm.collective_rpc(method, args=arguments), method)
+
+    async def _call(self, answer: Any, what: str) -> Any:
+        return await self._process.call(answer, what)
+
+    @property
+    def _llm(self) -> Any:
+        self._process.check_alive()
+        return self._process.llm
