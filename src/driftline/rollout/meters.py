@@ -21,6 +21,11 @@ class BusyMeter:
         self._since = 0.0
         self._intervals: list[Interval] = []
 
+    @property
+    def running_now(self) -> int:
+        """How many requests and tool calls run at this moment."""
+        return self._running
+
     @contextlib.contextmanager
     def running(self) -> Generator[None, None, None]:
         """Count something as running while the context lasts."""

@@ -119,3 +119,15 @@ class GroupLedger:
     def next_retry(self) -> float | None:
         """When the next group held elsewhere is due, None if there is none."""
         return min(self._elsewhere.values(), default=None)
+
+
+def claims_wanted(free_slots: int, waiting_members: int, group_size: int, *, ahead: int) -> int:
+    """How many more groups to claim so that free slots are filled, and some members wait for the next ones.
+
+    Args:
+        free_slots: Episodes that may still be in flight.
+        waiting_members: Members of claimed groups, or of groups being claimed, that have not started.
+        group_size: Members of a group.
+        ahead: Groups that should wait when all slots are taken.
+    """
+    return max(0, -(-(free_slots + ahead * group_size - waiting_members) // group_size))

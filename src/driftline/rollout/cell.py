@@ -1,0 +1,140 @@
+"""One rollout cell: `python -m driftline.rollout.cell --run RUN --cell CELL`.
+
+Starts the engine, follows the run's policy, and collects trajectories until HEAD says that the run is over. A cell
+is disposable: another one takes over what it leaves unfinished.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from driftline.engine.protocol import Engine
+from driftline.engine.tokens import Renderer
+from driftline.environment import TaskFamily
+from driftline.params import RunParameters, settings
+from driftline.process import child_main, emit
+from driftline.rollout.background import StoreThreads
+from driftline.rollout.bootstrap import make_engine, pin, read_run
+from driftline.rollout.collector import CellPlace, Collector
+from driftline.rollout.episode import EpisodeLimits, EpisodeResources
+from driftline.rollout.groups import TaskSource
+from driftline.rollout.guard import EnvironmentGuard
+from driftline.rollout.meters import BusyMeter
+from driftline.rollout.telemetry import Counters, Telemetry
+from driftline.store.run_store import RunStore
+from driftline.tracking.sink import Sink, open_sink
+
+LOG = logging.getLogger(__name__)
+
+CLOSE_DEADLINE_S = 20.0
+
+
+async def collect(
+    run_store: RunStore,
+    parameters: RunParameters,
+    *,
+    cell: str,
+    engine: Engine,
+    renderer: Renderer,
+    family: TaskFamily,
+    sink: Sink,
+    on_progress: Callable[[Mapping[str, Any]], None] = emit,
+) -> Counters:
+    """Be the cell `cell` of a run, over an engine that has started, until the run is over.
+
+    Returns:
+        What it did. Raises what `Collector.collect` raises.
+    """
+    threads = StoreThreads()
+    busy = BusyMeter()
+    telemetry = Telemetry(
+        run_store=run_store,
+        cell=cell,
+        incarnation=uuid.uuid4().hex[:8],
+        engine=engine,
+        sink=sink,
+        tracking=parameters.tracking,
+        busy=busy,
+        threads=threads,
+        on_progress=on_progress,
+    )
+    resources = EpisodeResources(family, engine, renderer, EpisodeLimits.of(parameters), EnvironmentGuard(), busy)
+    collector = Collector(
+        run_store=run_store,
+        place=place(cell, parameters.rollout.cells),
+        parameters=parameters,
+        resources=resources,
+        tasks=TaskSource(run_store.store, parameters.environment.task_set, parameters.seed, threads),
+        telemetry=telemetry,
+        threads=threads,
+    )
+    try:
+        await collector.collect()
+    finally:
+        threads.close()
+    return telemetry.counters
+
+
+def place(cell: str, cells: int) -> CellPlace:
+    """Which cell of how many: its index is the number its name ends with (`c1`), 0 without one."""
+    number = re.search(r"[0-9]+$", cell)
+    return CellPlace(cell, int(number[0]) % cells if number else 0, cells)
+
+
+async def run_cell(run: str, cell: str) -> None:
+    """Be a cell of a run, from its start to its end, in a process of its own."""
+    found = await asyncio.to_thread(read_run, run, settings())
+    parameters = found.parameters
+    pin(parameters.engine.cpus)
+    spool = settings().work_dir / "spool" / f"{run}-{cell}.jsonl"
+    engine = make_engine(parameters.engine, found.model_dir, run)
+    sink = open_sink(settings().mlflow_uri, found.description.mlflow_run, spool=spool)
+    try:
+        await engine.start()
+        emit({"event": "ready", "run": run, "cell": cell})
+        counters = await collect(
+            found.run_store,
+            parameters,
+            cell=cell,
+            engine=engine,
+            renderer=found.renderer,
+            family=found.family,
+            sink=sink,
+        )
+        emit(
+            {
+                "event": "result",
+                "cell": cell,
+                "episodes": counters.episodes,
+                "failed": counters.failed,
+                "cancelled": counters.cancelled,
+                "groups": counters.groups,
+            }
+        )
+    finally:
+        try:
+            async with asyncio.timeout(CLOSE_DEADLINE_S):
+                await engine.close()
+        except TimeoutError:
+            LOG.error("the engine did not close within %g s", CLOSE_DEADLINE_S)
+        await asyncio.to_thread(sink.close)
+
+
+def main() -> None:
+    """Read the command line, and be the cell."""
+    parser = argparse.ArgumentParser(prog="python -m driftline.rollout.cell", description="Be a rollout cell.")
+    parser.add_argument("--run", required=True, help="name of the run")
+    parser.add_argument("--cell", required=True, help="name of the cell, such as c0")
+    arguments = parser.parse_args()
+    child_main(partial(run_cell, arguments.run, arguments.cell))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,323 @@
+"""The loop of a rollout cell: keeps as many episodes in flight as may be, across groups and batches.
+
+| who | takes | gives | waits for | unblocked by |
+|---|---|---|---|---|
+| follower | HEAD | engine version, admission | its period; an update | the store; the engine, or its deadline |
+| dispatcher | admission, open groups, slots | claims, episodes | a wake | HEAD, a claim, an episode, a lease's end |
+| claims (`CLAIMS_IN_FLIGHT`) | group numbers | open groups | the store | its answer, or its patience |
+| episodes (`episodes_in_flight`) | open groups | trajectories | engine, environment | their deadlines |
+| writer (one PUT at a time) | finished groups | objects | a finished group | the last member of a group |
+| keeper | open groups | leases, reports | its period | - |
+
+Nothing queues without bound: groups are claimed only below the admission limit, and started only below that of the
+HEAD whose version the engine has acknowledged. What to claim, start and cancel is decided in `scheduler`. The first
+failure of any of them ends the cell; finished groups are written out first, and unfinished ones released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from driftline.errors import StoreError
+from driftline.params import RunParameters
+from driftline.records import Group
+from driftline.rollout import assignment, scheduler
+from driftline.rollout.background import StoreThreads, cancel_and_wait
+from driftline.rollout.episode import Episode, EpisodeResources, EpisodeSpec
+from driftline.rollout.follower import HeadFollower
+from driftline.rollout.groups import OpenGroup, TaskSource
+from driftline.rollout.keeper import Keeper
+from driftline.rollout.telemetry import Telemetry
+from driftline.rollout.writer import GroupWriter
+from driftline.store.run_store import RunStore
+
+LOG = logging.getLogger(__name__)
+
+CLAIMS_IN_FLIGHT = 6
+CLAIM_AHEAD_GROUPS = 2
+FLUSH_DEADLINE_S = 10.0
+LAST_WORD_DEADLINE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class CellPlace:
+    """Which cell of how many this is."""
+
+    name: str
+    index: int
+    cells: int
+
+
+class Collector:
+    """Plays the run's groups until HEAD says that the run is over."""
+
+    def __init__(
+        self,
+        *,
+        run_store: RunStore,
+        place: CellPlace,
+        parameters: RunParameters,
+        resources: EpisodeResources,
+        tasks: TaskSource,
+        telemetry: Telemetry,
+        threads: StoreThreads,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._run_store = run_store
+        self._place = place
+        self._rollout = parameters.rollout
+        self._limits = parameters.limits
+        self._max_lag = parameters.overlap.max_lag_versions
+        self._resources = resources
+        self._tasks = tasks
+        self._telemetry = telemetry
+        self._threads = threads
+        self._monotonic = monotonic
+        self._ledger = scheduler.GroupLedger()
+        self._open: dict[int, OpenGroup] = {}
+        self._claiming: set[asyncio.Task[None]] = set()
+        self._playing: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+        self._head_changed = True
+        self._failure: BaseException | None = None
+        self._record: str | None = None
+        self._follower = HeadFollower(
+            run_store,
+            resources.engine,
+            threads,
+            update_deadline_s=parameters.engine.request_deadline_s,
+            on_head=self._on_head,
+            on_applied=telemetry.applied,
+            clock=resources.clock,
+        )
+        self._keeper = Keeper(
+            run_store,
+            resources.engine,
+            threads,
+            open_groups=self._open,
+            lease_s=self._rollout.lease_s,
+            stall_s=parameters.engine.request_deadline_s,
+            on_lost=self._on_lost,
+            report=self._report,
+            monotonic=monotonic,
+        )
+
+    async def collect(self) -> None:
+        """Collect until the run is over.
+
+        Raises:
+            EngineDied: The engine failed a request, or made no token for `engine.request_deadline_s`.
+            WeightUpdateFailed: It does not hold the weights it should.
+            StoreUnavailable: The store did not come back in time.
+            DeadlineExceeded: No policy was published in time.
+        """
+        with self._resources.guard.installed():
+            await self._follower.begin(self._limits.batch_deadline_s)
+            await self._begin_ledger()
+            sequence = await self._threads.run(self._run_store.next_sequence, self._place.name)
+            writer = GroupWriter(
+                self._run_store, self._place.name, sequence, self._threads, on_written=self._on_written
+            )
+            writing = asyncio.create_task(writer.write(), name="writer")
+            services = [
+                asyncio.create_task(self._follower.follow(), name="follower"),
+                asyncio.create_task(self._dispatch(writer), name="dispatcher"),
+                asyncio.create_task(self._keeper.keep(), name="keeper"),
+            ]
+            try:
+                await self._until_over([*services, writing])
+            finally:
+                await cancel_and_wait([*services, *self._claiming, *self._playing])
+                await self._leave(writer, writing)
+
+    async def _until_over(self, services: Sequence[asyncio.Task[None]]) -> None:
+        """Wait until HEAD ends the follower or the dispatcher, or until anything fails."""
+        done, _ = await asyncio.wait(services, return_when=asyncio.FIRST_COMPLETED)
+        for service in done:
+            service.result()
+
+    async def _leave(self, writer: GroupWriter, writing: asyncio.Task[None]) -> None:
+        """Write what is finished, release what is not, and say the last word. Failures here are only logged."""
+        flushing = asyncio.create_task(writer.flush(), name="flush")
+        try:
+            await asyncio.wait([flushing, writing], timeout=FLUSH_DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
+            async with asyncio.timeout(LAST_WORD_DEADLINE_S):
+                await self._telemetry.report(self._follower.newest, 0, 0, final=True)
+                if self._follower.newest.state == "running":
+                    claims = [group.claim for group in self._open.values()]
+                    await asyncio.gather(*(self._threads.run(self._run_store.release, claim) for claim in claims))
+        except (StoreError, TimeoutError) as error:
+            LOG.warning("not everything could be written at the end: %r", error)
+        finally:
+            await cancel_and_wait([flushing, writing])
+
+    async def _begin_ledger(self) -> None:
+        records = await self._threads.run(self._run_store.steps)
+        closed = [use.group for record in records for use in record.groups]
+        closed += [give_up.group for record in records for give_up in record.give_ups]
+        closed += self._follower.newest.given_up
+        self._ledger = scheduler.GroupLedger(closed=closed, offset=self._place.index, stride=self._place.cells)
+        self._record = self._follower.newest.record
+
+    # ---- the dispatcher
+
+    async def _dispatch(self, writer: GroupWriter) -> None:
+        while self._follower.newest.state == "running":
+            self._wake.clear()
+            if self._failure is not None:
+                raise self._failure
+            if self._head_changed:
+                self._head_changed = False
+                self._cancel_useless()
+                await self._close_consumed()
+            self._claim_more()
+            self._start_more(writer)
+            self._telemetry.waiting.set(self._waits_for())
+            await self._woken()
+
+    async def _woken(self) -> None:
+        retry = self._ledger.next_retry()
+        timeout_s = None if retry is None else max(0.0, retry - self._monotonic())
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    def _cancel_useless(self) -> None:
+        """Cancel episodes that could only arrive too old, and those of groups that were given up."""
+        head = self._follower.newest
+        newest = head.version.number if head.version else 0
+        for group in self._open.values():
+            for episode in group.episodes.values():
+                if scheduler.too_old(episode.oldest_version, newest, self._max_lag):
+                    episode.cancel(
+                        f"begun at version {episode.oldest_version}, now {newest}: it could only arrive beyond "
+                        f"overlap.max_lag_versions ({self._max_lag})"
+                    )
+                elif group.number in head.given_up:
+                    episode.cancel("its group was given up")
+
+    async def _close_consumed(self) -> None:
+        """Learn from new step records which of the groups held elsewhere are done with."""
+        newest = self._follower.newest
+        self._ledger.close(newest.given_up)
+        key, known = newest.record, self._record
+        while self._ledger.elsewhere and key is not None and key != known:
+            record = await self._threads.run(self._run_store.read_step, key)
+            self._ledger.close([use.group for use in record.groups])
+            self._ledger.close([give_up.group for give_up in record.give_ups])
+            key = record.previous
+        self._record = newest.record
+
+    def _claim_more(self) -> None:
+        rollout = self._rollout
+        waiting = sum(len(group.waiting) for group in self._open.values())
+        wanted = scheduler.claims_wanted(
+            rollout.episodes_in_flight - len(self._playing),
+            waiting + len(self._claiming) * rollout.group_size,
+            rollout.group_size,
+            ahead=CLAIM_AHEAD_GROUPS,
+        )
+        limit = scheduler.admission_limit(self._follower.newest, rollout.groups_per_step)
+        count = min(wanted, CLAIMS_IN_FLIGHT - len(self._claiming))
+        for group in self._ledger.take(limit, count, self._monotonic()):
+            self._spawn(self._claim(group), self._claiming, f"claim of group {group}")
+
+    async def _claim(self, number: int) -> None:
+        task_set = assignment.task_set_of(self._follower.newest.task_sets, number)
+        task = await self._tasks.of_group(number, task_set)
+        asked_at = self._monotonic()
+        claim = await self._threads.run(
+            self._run_store.claim, number, self._place.name, task.id, task_set, self._rollout.lease_s
+        )
+        if claim is None:
+            self._ledger.held_elsewhere(number, self._monotonic() + self._rollout.lease_s)
+            return
+        task = task if claim.task_id == task.id else await self._tasks.of_claim(claim)
+        self._open[number] = OpenGroup(claim, task, self._rollout.group_size, asked_at)
+
+    def _start_more(self, writer: GroupWriter) -> None:
+        acknowledged = self._follower.acknowledged
+        if acknowledged is None:
+            return
+        waiting = {group.number: group.waiting for group in self._open.values() if group.waiting}
+        limit = scheduler.admission_limit(acknowledged, self._rollout.groups_per_step)
+        free = self._rollout.episodes_in_flight - len(self._playing)
+        for number, member in scheduler.starts(waiting, free, limit):
+            group = self._open[number]
+            group.waiting.remove(member)
+            group.playing[member] = self._spawn(
+                self._play(group, member, writer), self._playing, f"episode {number}.{member}"
+            )
+
+    async def _play(self, group: OpenGroup, member: int, writer: GroupWriter) -> None:
+        claim = group.claim
+        spec = EpisodeSpec(
+            self._run_store.run, claim.cell, claim.group, member, claim.attempt, group.task, claim.task_set
+        )
+        episode = group.episodes[member] = Episode(spec, self._resources)
+        try:
+            trajectory = await episode.play()
+        finally:
+            del group.episodes[member], group.playing[member]
+        if episode.failure is not None:
+            raise episode.failure
+        self._telemetry.finished(episode, trajectory)
+        group.finished[member] = trajectory
+        if group.complete:
+            writer.put(group.as_group())
+
+    def _waits_for(self) -> str | None:
+        """What a cell without episodes waits for: the engine's new weights, claims, or the trainer."""
+        if self._playing:
+            return None
+        if self._follower.newest.version != self._follower.version:
+            return "apply"
+        return "claim" if self._claiming else "trainer"
+
+    def _spawn(
+        self, work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]], name: str
+    ) -> asyncio.Task[None]:
+        """Start a task whose failure becomes the dispatcher's."""
+        task = asyncio.create_task(work, name=name)
+        among.add(task)
+
+        def ended(done: asyncio.Task[None]) -> None:
+            among.discard(done)
+            if not done.cancelled() and (error := done.exception()) is not None:
+                self._failure = self._failure or error
+            self._wake.set()
+
+        task.add_done_callback(ended)
+        return task
+
+    # ---- what the others tell
+
+    def _on_head(self) -> None:
+        self._head_changed = True
+        self._wake.set()
+
+    def _on_lost(self, group: OpenGroup) -> None:
+        """Another cell has taken the group: drop what is unfinished; what is finished will count once."""
+        del self._open[group.number]
+        self._telemetry.counters.lost_groups += 1
+        for playing in group.playing.values():
+            playing.cancel()
+        self._ledger.held_elsewhere(group.number, self._monotonic() + self._rollout.lease_s)
+        self._wake.set()
+
+    async def _report(self) -> None:
+        waiting = sum(len(group.waiting) for group in self._open.values())
+        await self._telemetry.report(self._follower.newest, len(self._playing), waiting)
+
+    def _on_written(self, groups: Sequence[Group]) -> None:
+        self._telemetry.written(groups)
+        self._ledger.close(group.number for group in groups)
+        for group in groups:
+            self._open.pop(group.number, None)

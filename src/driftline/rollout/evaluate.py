@@ -1,0 +1,187 @@
+"""Held-out success of policy versions: `python -m driftline.rollout.evaluate --run RUN --versions 0,25`.
+
+One engine takes up each version in turn and plays the same held-out tasks with the same seeds. Episodes that failed
+for reasons of infrastructure are left out of the share, and counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+from driftline.engine.protocol import Engine
+from driftline.environment import Task
+from driftline.errors import ConfigurationError, DriftlineError
+from driftline.params import settings
+from driftline.process import child_main, emit
+from driftline.records import EvaluationResult, PolicyVersion, Trajectory
+from driftline.rollout.background import cancel_and_wait
+from driftline.rollout.bootstrap import Surroundings, make_engine, pin, read_run
+from driftline.rollout.episode import Episode, EpisodeLimits, EpisodeResources, EpisodeSpec
+from driftline.rollout.guard import EnvironmentGuard
+from driftline.rollout.meters import BusyMeter
+from driftline.store import tasksets
+from driftline.store.run_store import RunStore
+from driftline.tracking import metrics
+from driftline.tracking.sink import Sink, open_sink
+
+LOG = logging.getLogger(__name__)
+
+CELL = "evaluation"
+
+
+def policy_versions(run_store: RunStore, numbers: Sequence[int]) -> list[PolicyVersion]:
+    """The committed versions with these numbers, in order. Blocks.
+
+    Raises:
+        ConfigurationError: The run has no such version.
+    """
+    head, _ = run_store.read_head()
+    known = {head.version.number: head.version} if head.version else {}
+    for record in run_store.steps():
+        known[record.version_in.number] = record.version_in
+        known[record.version_out.number] = record.version_out
+    missing = [number for number in numbers if number not in known]
+    if missing:
+        raise ConfigurationError(f"run {run_store.run!r} has no policy version {missing[0]}: it has {sorted(known)}")
+    return [known[number] for number in numbers]
+
+
+async def evaluate_version(
+    resources: EpisodeResources, run: str, tasks: Sequence[Task], *, task_set: str, episodes_per_task: int, slots: int
+) -> list[Trajectory]:
+    """Play the tasks with the policy that the engine holds, `slots` episodes at a time.
+
+    Raises:
+        EngineError: The engine failed.
+    """
+    specs = iter(
+        EpisodeSpec(run, CELL, group, member, 1, task, task_set)
+        for group, task in enumerate(tasks)
+        for member in range(episodes_per_task)
+    )
+    played: list[Trajectory] = []
+    players = [asyncio.create_task(_play_all(specs, resources, played)) for _ in range(slots)]
+    try:
+        await asyncio.gather(*players)
+    finally:
+        await cancel_and_wait(players)
+    return played
+
+
+async def _play_all(specs: Iterator[EpisodeSpec], resources: EpisodeResources, played: list[Trajectory]) -> None:
+    for spec in specs:
+        episode = Episode(spec, resources)
+        played.append(await episode.play())
+        if episode.failure is not None:
+            raise episode.failure
+
+
+def result_of(version: int, tasks: int, played: Sequence[Trajectory], seconds: float) -> EvaluationResult:
+    """Success and reward over the valid episodes.
+
+    Raises:
+        DriftlineError: No episode was valid.
+    """
+    valid = [trajectory for trajectory in played if trajectory.valid]
+    if not valid:
+        reasons = sorted({trajectory.reason for trajectory in played})[:3]
+        raise DriftlineError(f"none of {len(played)} held-out episodes gave a reward: {'; '.join(reasons)}")
+    return EvaluationResult(
+        version=version,
+        tasks=tasks,
+        episodes=len(played),
+        success=sum(bool(trajectory.success) for trajectory in valid) / len(valid),
+        reward_mean=sum(trajectory.reward or 0.0 for trajectory in valid) / len(valid),
+        invalid=len(played) - len(valid),
+        seconds=seconds,
+    )
+
+
+async def evaluate(found: Surroundings, engine: Engine, sink: Sink, numbers: Sequence[int]) -> list[EvaluationResult]:
+    """Evaluate versions, one after the other, over an engine that has started, and write the results."""
+    run_store, parameters = found.run_store, found.parameters
+    versions = await asyncio.to_thread(policy_versions, run_store, numbers)
+    name = tasksets.held_out_name(parameters.environment.task_set)
+    task_set = found.description.held_out_task_set
+    tasks = await asyncio.to_thread(tasksets.load, run_store.store, name, task_set)
+    guard = EnvironmentGuard()
+    limits = EpisodeLimits.of(parameters, temperature=parameters.evaluation.temperature)
+    resources = EpisodeResources(found.family, engine, found.renderer, limits, guard, BusyMeter())
+    results: list[EvaluationResult] = []
+    with guard.installed():
+        for version in versions:
+            await engine.update(await asyncio.to_thread(run_store.read_manifest, version))
+            began = time.monotonic()
+            played = await evaluate_version(
+                resources,
+                run_store.run,
+                tasks,
+                task_set=task_set,
+                episodes_per_task=parameters.evaluation.episodes_per_task,
+                slots=parameters.rollout.episodes_in_flight,
+            )
+            result = result_of(version.number, len(tasks), played, time.monotonic() - began)
+            await asyncio.to_thread(run_store.write_evaluation, result)
+            _tell(result, sink)
+            results.append(result)
+    return results
+
+
+def _tell(result: EvaluationResult, sink: Sink) -> None:
+    LOG.info("version %d: success %.3f over %d tasks", result.version, result.success, result.tasks)
+    sink.log(
+        {
+            metrics.EVALUATION_SUCCESS: result.success,
+            metrics.EVALUATION_REWARD: result.reward_mean,
+            metrics.EVALUATION_INVALID: result.invalid,
+            metrics.EVALUATION_SECONDS: result.seconds,
+        },
+        step=result.version,
+    )
+    emit({"event": "progress", "version": result.version, "success": result.success, "seconds": result.seconds})
+
+
+@asynccontextmanager
+async def _running(engine: Engine) -> AsyncGenerator[Engine, None]:
+    try:
+        await engine.start()
+        yield engine
+    finally:
+        await engine.close()
+
+
+async def run_evaluation(run: str, numbers: Sequence[int]) -> None:
+    """Evaluate versions of a run, in a process of its own."""
+    found = await asyncio.to_thread(read_run, run, settings())
+    pin(found.parameters.engine.cpus)
+    sink = open_sink(settings().mlflow_uri, found.description.mlflow_run)
+    try:
+        async with _running(make_engine(found.parameters.engine, found.model_dir, run)) as engine:
+            emit({"event": "ready", "run": run})
+            results = await evaluate(found, engine, sink, numbers)
+    finally:
+        await asyncio.to_thread(sink.close)
+    emit({"event": "result", "success": {str(result.version): result.success for result in results}})
+
+
+def main() -> None:
+    """Read the command line, and evaluate."""
+    parser = argparse.ArgumentParser(prog="python -m driftline.rollout.evaluate", description="Evaluate policies.")
+    parser.add_argument("--run", required=True, help="name of the run")
+    parser.add_argument("--versions", required=True, help="numbers of policy versions, such as 0,25")
+    arguments = parser.parse_args()
+    try:
+        numbers = [int(number) for number in arguments.versions.split(",")]
+    except ValueError:
+        parser.error(f"--versions: {arguments.versions!r} are no numbers, such as 0,25")
+    child_main(partial(run_evaluation, arguments.run, numbers))
+
+
+if __name__ == "__main__":
+    main()

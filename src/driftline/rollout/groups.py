@@ -1,0 +1,87 @@
+"""The groups a cell has claimed, and the tasks they play."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from driftline.environment import Task
+from driftline.errors import ConfigurationError
+from driftline.records import Claim, Group, Trajectory
+from driftline.rollout import assignment
+from driftline.rollout.background import StoreThreads
+from driftline.rollout.episode import Episode
+from driftline.store import tasksets
+from driftline.store.protocol import ObjectStore
+
+
+@dataclass(slots=True, eq=False)
+class OpenGroup:
+    """A claimed group: its members wait, are being played, or are finished."""
+
+    claim: Claim
+    task: Task
+    size: int
+    renewed_at: float
+    """Monotonic seconds at which the lease was last taken."""
+    waiting: list[int] = field(init=False)
+    episodes: dict[int, Episode] = field(default_factory=dict[int, Episode])
+    playing: dict[int, asyncio.Task[None]] = field(default_factory=dict[int, asyncio.Task[None]])
+    finished: dict[int, Trajectory] = field(default_factory=dict[int, Trajectory])
+
+    def __post_init__(self) -> None:
+        self.waiting = list(range(self.size))
+
+    @property
+    def number(self) -> int:
+        """The group's number."""
+        return self.claim.group
+
+    @property
+    def complete(self) -> bool:
+        """Whether every member has ended."""
+        return len(self.finished) == self.size
+
+    def as_group(self) -> Group:
+        """The finished group, members in order."""
+        trajectories = tuple(self.finished[member] for member in sorted(self.finished))
+        return Group(self.number, self.task.id, self.claim.task_set, trajectories)
+
+
+class TaskSource:
+    """The task sets of a run, each version read once."""
+
+    def __init__(self, store: ObjectStore, name: str, seed: int, threads: StoreThreads) -> None:
+        self._store = store
+        self._name = name
+        self._seed = seed
+        self._threads = threads
+        self._loading: dict[str, asyncio.Task[Sequence[Task]]] = {}
+        self._by_id: dict[str, dict[str, Task]] = {}
+
+    async def of_group(self, group: int, task_set: str) -> Task:
+        """The task that a group number plays."""
+        tasks = await self._load(task_set)
+        return tasks[assignment.task_index(self._seed, group, task_set, len(tasks))]
+
+    async def of_claim(self, claim: Claim) -> Task:
+        """The task that a claim names, which somebody else may have chosen from another task-set version.
+
+        Raises:
+            ConfigurationError: The task set does not hold it.
+        """
+        tasks = await self._load(claim.task_set)
+        by_id = self._by_id.setdefault(claim.task_set, {task.id: task for task in tasks})
+        if claim.task_id not in by_id:
+            raise ConfigurationError(
+                f"task {claim.task_id} of group {claim.group} is not in task set {self._name} {claim.task_set}"
+            )
+        return by_id[claim.task_id]
+
+    async def _load(self, task_set: str) -> Sequence[Task]:
+        if task_set not in self._loading:
+            read = partial(tasksets.load, self._store, self._name, task_set)
+            self._loading[task_set] = asyncio.create_task(self._threads.run(read))
+        return await asyncio.shield(self._loading[task_set])

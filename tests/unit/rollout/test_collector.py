@@ -1,0 +1,362 @@
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from driftline.environment import Message, StepResult
+from driftline.errors import DeadlineExceeded, EngineDied, WeightUpdateFailed
+from driftline.records import Group, PolicyVersion
+from driftline.rollout import assignment
+from driftline.store import tasksets
+from driftline.store.memory import MemoryStore
+from driftline.store.run_store import RunStore
+from driftline.tracking import metrics
+from tests.support.rollout import Behaviour, OddFamily, forever, manifest
+from tests.support.toy_run import RUN, Cell, ToyTrainer, create_run, run_all, toy_parameters
+
+
+def all_groups(run_store: RunStore) -> list[Group]:
+    return run_store.new_groups()
+
+
+def check_once_each(groups: list[Group], size: int) -> None:
+    """Every (group, member) is there exactly once (agent-lightning#355, #480)."""
+    members = Counter((t.group, t.member) for group in groups for t in group.trajectories)
+    assert set(members.values()) == {1}
+    assert members.keys() == {(group.number, member) for group in groups for member in range(size)}
+
+
+async def test_a_run_from_the_first_version_to_its_end() -> None:
+    params = toy_parameters()
+    run_store = create_run(MemoryStore(), params)
+    trainer, cell = ToyTrainer(run_store, params, steps=8), Cell(run_store, params)
+    (counters,) = await run_all(trainer, cell)
+    trained = [group for batch in trainer.batches for group in batch]
+    assert len(trained) == 24
+    groups = all_groups(run_store)
+    check_once_each(groups, 4)
+    assert {group.number for group in trained} <= {group.number for group in groups}
+    assert counters.groups == len(groups)
+    assert counters.failed == counters.cancelled == 0
+    assert all(t.reward == 1.0 for group in groups for t in group.trajectories)
+    task_set = run_store.describe().task_set
+    tasks = tasksets.load(run_store.store, "pointer-chase", task_set)
+    for group in groups:
+        assert group.task_id == tasks[assignment.task_index(0, group.number, task_set, 32)].id
+        assert {t.attempt for t in group.trajectories} == {1}
+
+
+@pytest.mark.parametrize("lead", [0, 2, 3, 7])
+async def test_the_lag_never_exceeds_what_the_lead_allows(lead: int) -> None:
+    params = toy_parameters(overlap={"lead_groups": lead})
+    run_store = create_run(MemoryStore(), params)
+    trainer = ToyTrainer(run_store, params, steps=8)
+    await run_all(trainer, Cell(run_store, params, options={"step_s": 0.0002}))
+    bound = math.ceil(lead / 3)
+    lags = [
+        step - trajectory.segments[0].version
+        for step, batch in enumerate(trainer.batches)
+        for group in batch
+        for trajectory in group.trajectories
+    ]
+    assert min(lags) >= 0
+    assert max(lags) <= bound + (lead > 0)
+    if lead == 0:
+        assert set(lags) == {0}
+
+
+async def test_synchronous_runs_with_one_seed_are_the_same() -> None:
+    """The same seed in another run: the same tasks, the same tokens, the same rewards."""
+    outcomes: list[list[Any]] = []
+    for _ in range(2):
+        params = toy_parameters(overlap={"lead_groups": 0}, rollout={"temperature": 1.5})
+        run_store = create_run(MemoryStore(), params)
+        trainer = ToyTrainer(run_store, params, steps=3)
+        await run_all(trainer, Cell(run_store, params, script=None))
+        outcomes.append(
+            [
+                (t.group, t.member, t.task_id, t.token_ids, t.reward)
+                for batch in trainer.batches
+                for group in batch
+                for t in group.trajectories
+            ]
+        )
+    assert outcomes[0] == outcomes[1]
+    assert len({row[3] for row in outcomes[0]}) > 30
+
+
+async def test_updates_in_flight_lose_nothing_and_leave_their_mark() -> None:
+    params = toy_parameters(overlap={"lead_groups": 9})
+    run_store = create_run(MemoryStore(), params)
+    trainer = ToyTrainer(run_store, params, steps=10)
+    cell = Cell(run_store, params, options={"step_s": 0.001, "pause_s": 0.002})
+    (counters,) = await run_all(trainer, cell)
+    assert counters.failed == 0
+    groups = all_groups(run_store)
+    check_once_each(groups, 4)
+    trajectories = [t for group in groups for t in group.trajectories]
+    assert any(len(t.segments) > 1 for t in trajectories)
+    for trajectory in trajectories:
+        assert trajectory.loss_mask[trajectory.segments[0].start]
+        assert all(a.start < b.start and a.version < b.version for a, b in pairwise(trajectory.segments))
+
+
+async def test_two_cells_share_the_work_without_doubling_it() -> None:
+    params = toy_parameters(rollout={"cells": 2, "episodes_in_flight": 6})
+    run_store = create_run(MemoryStore(), params)
+    trainer = ToyTrainer(run_store, params, steps=8)
+    options = {"step_s": 0.0005}
+    cells = [Cell(run_store, params, name=name, options=options) for name in ("c0", "c1")]
+    counters = await run_all(trainer, *cells)
+    groups = all_groups(run_store)
+    check_once_each(groups, 4)
+    assert all(each.groups >= 5 for each in counters)
+    assert {t.cell for group in groups for t in group.trajectories} == {"c0", "c1"}
+
+
+async def test_groups_that_fail_are_delivered_given_up_and_replaced() -> None:
+    """NeMo-RL#2207: an infrastructure error is no reward of 0; tinker-cookbook#822: what is given up is replaced."""
+
+    async def fails_now_and_then(action: str) -> StepResult:
+        if next(count) % 3 == 0:
+            raise ValueError("broken tool")
+        return StepResult(reward=1.0, terminated=True, success=True)
+
+    count = iter(range(10**6))
+    params = toy_parameters(overlap={"lead_groups": 0}, rollout={"group_size": 2})
+    family = OddFamily(Behaviour(step=fails_now_and_then))
+    run_store = create_run(MemoryStore(), params, family=family)
+    trainer = ToyTrainer(run_store, params, steps=4)
+    (counters,) = await run_all(trainer, Cell(run_store, params, family=family))
+    assert trainer.given_up
+    assert counters.failed >= len(trainer.given_up)
+    trained = [group for batch in trainer.batches for group in batch]
+    assert len(trained) == 12
+    assert not {group.number for group in trained} & set(trainer.given_up)
+    assert family.opened == family.closed
+    rewards = [t.reward for group in all_groups(run_store) for t in group.trajectories if t.status == "env_error"]
+    assert set(rewards) == {None}
+
+
+async def test_what_can_only_arrive_too_old_is_cancelled_and_counted() -> None:
+    stuck = asyncio.Event()
+
+    async def first_group_waits(action: str) -> StepResult:
+        if not stuck.is_set():
+            stuck.set()
+            await asyncio.Event().wait()
+        return StepResult(reward=1.0, terminated=True, success=True)
+
+    params = toy_parameters(overlap={"lead_groups": 3, "max_lag_versions": 2})
+    family = OddFamily(Behaviour(step=first_group_waits))
+    run_store = create_run(MemoryStore(), params, family=family)
+    trainer = ToyTrainer(run_store, params, steps=6)
+    (counters,) = await run_all(trainer, Cell(run_store, params, family=family))
+    assert counters.cancelled == 1
+    (cancelled,) = [t for group in all_groups(run_store) for t in group.trajectories if t.status == "cancelled"]
+    assert "overlap.max_lag_versions (2)" in cancelled.reason
+    assert cancelled.sampled_tokens > 0
+    assert family.opened == family.closed
+
+
+@pytest.mark.parametrize("fault", ["die", "hang", "refuse_updates"])
+async def test_an_engine_that_fails_ends_the_cell_with_what_is_finished_written(fault: str) -> None:
+    """SkyRL#1691, #1173: never a hang, never a lost group."""
+    params = toy_parameters(engine={"request_deadline_s": 0.3})
+    run_store = create_run(MemoryStore(), params)
+    trainer = ToyTrainer(run_store, params, steps=1000)
+    cell = Cell(run_store, params, options={"step_s": 0.001})
+    training = asyncio.create_task(trainer.run())
+    collecting = asyncio.create_task(cell.run())
+    while len(trainer.batches) < 3:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert cell.engine is not None
+    getattr(cell.engine, fault)()
+    async with asyncio.timeout(10.0):
+        with pytest.raises(WeightUpdateFailed if fault == "refuse_updates" else EngineDied):
+            await collecting
+    training.cancel()
+    await asyncio.wait([training])
+    groups = all_groups(run_store)
+    check_once_each(groups, 4)
+    assert len(groups) >= 9
+    assert all(t.status == "ok" for group in groups for t in group.trajectories)
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_cell_that_follows_one_that_died_takes_over_its_claims() -> None:
+    params = toy_parameters(rollout={"lease_s": 1.2})
+    run_store = create_run(MemoryStore(), params)
+    trainer = ToyTrainer(run_store, params, steps=12)
+    training = asyncio.create_task(trainer.run())
+    first = Cell(run_store, params, options={"step_s": 0.002})
+    dying = asyncio.create_task(first.run())
+    while len(trainer.batches) < 3:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert first.engine is not None
+    first.engine.die()
+    with pytest.raises(EngineDied):
+        await dying
+    assert len(trainer.batches) < 12
+    async with asyncio.timeout(20.0):
+        await asyncio.gather(training, Cell(RunStore(run_store.store, RUN), params).run())
+    groups = all_groups(run_store)
+    check_once_each(groups, 4)
+    assert len(trainer.batches) == 12
+    attempts = {t.attempt for group in groups for t in group.trajectories}
+    assert attempts == {1, 2}
+    assert len({(t.group, t.member, t.attempt) for group in groups for t in group.trajectories}) == len(groups) * 4
+
+
+async def test_a_claim_that_was_never_released_is_taken_over_when_its_lease_is_over() -> None:
+    params = toy_parameters(rollout={"lease_s": 1.2}, overlap={"lead_groups": 0})
+    store = MemoryStore()
+    run_store = create_run(store, params)
+    task_set = run_store.describe().task_set
+    task = tasksets.load(store, "pointer-chase", task_set)[0]
+    assert RunStore(store, RUN).claim(1, "killed", task.id, task_set, 1.2) is not None
+    trainer = ToyTrainer(run_store, params, steps=2)
+    await run_all(trainer, Cell(run_store, params))
+    taken = {group.number: group for group in all_groups(run_store)}[1]
+    assert {t.attempt for t in taken.trajectories} == {2}
+    assert taken.task_id == task.id
+
+
+async def test_leases_of_long_groups_are_renewed() -> None:
+    async def slow(action: str) -> StepResult:
+        await asyncio.sleep(2.5)
+        return StepResult(reward=1.0, terminated=True, success=True)
+
+    params = toy_parameters(rollout={"lease_s": 1.2, "cells": 2}, overlap={"lead_groups": 0})
+    family = OddFamily(Behaviour(step=slow))
+    run_store = create_run(MemoryStore(), params, family=family)
+    trainer = ToyTrainer(run_store, params, steps=1)
+    cells = [Cell(RunStore(run_store.store, RUN), params, name=name, family=family) for name in ("c0", "c1")]
+    counters = await run_all(trainer, *cells)
+    assert sum(each.lost_groups for each in counters) == 0
+    groups = all_groups(run_store)
+    assert {t.attempt for group in groups for t in group.trajectories} == {1}
+    check_once_each(groups, 4)
+
+
+async def test_a_lost_lease_drops_the_group_and_nothing_counts_twice() -> None:
+    release = asyncio.Event()
+
+    async def waits(action: str) -> StepResult:
+        await release.wait()
+        return StepResult(reward=1.0, terminated=True, success=True)
+
+    params = toy_parameters(rollout={"lease_s": 1.2}, overlap={"lead_groups": 0})
+    store = MemoryStore()
+    family = OddFamily(Behaviour(step=waits))
+    run_store = create_run(store, params, family=family)
+    trainer = ToyTrainer(run_store, params, steps=1)
+    cell = Cell(run_store, params, family=family)
+    working = asyncio.gather(trainer.run(), cell.run())
+    key = next(info.key for info in await _until_listed(store, f"runs/{RUN}/claims/"))
+    found = store.get(key)
+    store.put(key, found.body.replace(b'"c0"', b'"cx"'))
+    while not cell.engine or cell.engine.status().running:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.6)
+    release.set()
+    async with asyncio.timeout(20.0):
+        _, counters = await working
+    assert counters.lost_groups == 1
+    check_once_each(all_groups(run_store), 4)
+    assert family.opened == family.closed
+
+
+async def _until_listed(store: MemoryStore, prefix: str) -> list[Any]:
+    while not (found := list(store.list(prefix))):  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+    return found
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.01, 0.05, 0.2, 0.4])
+async def test_cancelling_a_cell_at_any_time_leaves_nothing_behind(wait_s: float) -> None:
+    async def slow(action: str) -> StepResult:
+        await asyncio.sleep(0.003)
+        return StepResult((Message("tool", ":ab\n"),))
+
+    params = toy_parameters()
+    family = OddFamily(Behaviour(step=slow))
+    run_store = create_run(MemoryStore(), params, family=family)
+    training = asyncio.create_task(ToyTrainer(run_store, params, steps=100).run())
+    collecting = asyncio.create_task(Cell(run_store, params, family=family).run())
+    await asyncio.sleep(wait_s)
+    collecting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(10.0):
+            await collecting
+    training.cancel()
+    await asyncio.wait([training])
+    assert family.opened == family.closed
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_run_that_is_cancelled_ends_its_cells_whatever_their_environments_do() -> None:
+    params = toy_parameters(environment={"step_deadline_s": 60.0})
+    family = OddFamily(Behaviour(step=forever))
+    run_store = create_run(MemoryStore(), params, family=family)
+    lease = run_store.take_epoch()
+    run_store.write_manifest(manifest(0, RUN, lease.epoch))
+    lease.commit(replace(lease.head, version=PolicyVersion(0, lease.epoch)))
+    collecting = asyncio.create_task(Cell(run_store, params, family=family).run())
+    while family.opened < 16:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    run_store.end("cancelled", "by a test")
+    async with asyncio.timeout(5.0):
+        counters = await collecting
+    assert counters.groups == 0
+    assert family.opened == family.closed == 16
+
+
+async def test_a_run_without_a_policy_is_given_up_on() -> None:
+    params = toy_parameters(limits={"batch_deadline_s": 0.4})
+    run_store = create_run(MemoryStore(), params)
+    with pytest.raises(DeadlineExceeded, match=r"limits\.batch_deadline_s"):
+        await Cell(run_store, params).run()
+
+
+async def test_what_a_cell_tells() -> None:
+    params = toy_parameters()
+    run_store = create_run(MemoryStore(), params)
+    trainer = ToyTrainer(run_store, params, steps=6, train_s=0.05)
+    cell = Cell(run_store, params, options={"step_s": 0.0005, "pause_s": 0.001})
+    (counters,) = await run_all(trainer, cell)
+    (offset,) = run_store.offsets()
+    assert (offset.cell, offset.running_episodes) == ("c0", 0)
+    assert offset.version in (5, 6)
+    assert offset.generated_tokens > 0
+    spans = run_store.spans()
+    lanes = {span.lane for span in spans}
+    assert lanes == {"rollout", "apply", "waiting/rollout"}
+    busy = sorted((span.start_unix, span.end_unix) for span in spans if span.lane == "rollout")
+    assert all(a[1] <= b[0] for a, b in pairwise(busy))
+    assert {span.cause for span in spans if span.lane == "apply"} == {"update", "pause"}
+    assert "trainer" in {span.cause for span in spans if span.lane == "waiting/rollout"}
+    steps = {step for name, _, step in cell.sink.points if name == metrics.APPLY_SECONDS}
+    assert {0, 1, 2, 3, 4, 5} <= steps
+    assert any(name == metrics.TOKENS_PER_SECOND and value > 0 for name, value, _ in cell.sink.points)
+    assert len(cell.sink.episodes) >= 4
+    assert {episode.attributes["policy_version"] for episode in cell.sink.episodes} & {0, 2, 4}
+    assert [event["version"] for event in cell.progress[:3]] == [0, 1, 2]
+    assert cell.progress[-1]["groups"] <= counters.groups
+
+
+async def test_a_head_is_acknowledged_only_when_the_engine_holds_its_version() -> None:
+    """prime-rl#3050: while an update goes on, nothing of the next batch starts."""
+    params = toy_parameters(overlap={"lead_groups": 0})
+    run_store = create_run(MemoryStore(), params)
+    trainer = ToyTrainer(run_store, params, steps=3)
+    await run_all(trainer, Cell(run_store, params, options={"fetch_s": 0.15}))
+    for step, batch in enumerate(trainer.batches):
+        versions = {segment.version for group in batch for t in group.trajectories for segment in t.segments}
+        assert versions == {step}
