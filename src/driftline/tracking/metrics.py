@@ -98,13 +98,21 @@ TRAIN_TOKENS_PER_SECOND = _row("train/tokens_per_second", "tokens/s", "Those tok
 MICRO_BATCHES = _row("train/micro_batches", "batches", "Micro-batches of the step, on one rank.")
 PADDING_SHARE = _row("train/padding_share", "share", "Share of the computed positions that held padding.")
 CHECKPOINT_SECONDS = _row("train/checkpoint_seconds", "s", "Seconds in which the step waited for its checkpoint.")
+REPLAYED_STEPS = _row(
+    "train/replayed_steps", "steps", "Committed steps that a restarted trainer ran again before this step."
+)
+RESUME_MISMATCH = _row(
+    "train/resume_mismatch",
+    "0 or 1",
+    "A restarted trainer did not reproduce the published weights, and took those up instead.",
+)
 
 # Behaviour policy against current policy, before the step, on raw weights.
 K1 = _row("divergence/k1_nats", "nats", "KL(behaviour || current), estimator k1: mean of -log ratio.")
 K2 = _row("divergence/k2_nats", "nats", "KL(behaviour || current), estimator k2: mean of half the squared log ratio.")
 K3 = _row("divergence/k3_nats", "nats", "KL(behaviour || current), estimator k3: mean of ratio - 1 - log ratio.")
 TOTAL_VARIATION = _row("divergence/total_variation", "share", "Half the mean of |ratio - 1|.")
-CHI_SQUARE = _row("divergence/chi_square", "1", "Mean of (ratio - 1) squared.")
+CHI_SQUARE = _row("divergence/chi_square", "1", "Mean of the squared ratio, minus 1.")
 ESS_FRACTION = _row("divergence/ess_fraction", "share", "Effective sample size over the number of sampled tokens.")
 LOGPROB_DIFFERENCE_MAX = _row(
     "divergence/logprob_difference_max_nats", "nats", "Largest |behaviour - current| log-probability."
@@ -122,6 +130,12 @@ IMPORTANCE_TRUNCATED_SHARE = _row("importance/truncated_share", "share", "Share 
 # How old the batch was.
 LAG_STEPS_MEAN = _row("lag/steps_mean", "versions", "Mean lag of the batch's sampled tokens.")
 LAG_STEPS_MAX = _row("lag/steps_max", "versions", "Largest lag of a sampled token in the batch.")
+LAG_IN_FLIGHT_MEAN = _row(
+    "lag/in_flight_mean", "versions", "Mean number of versions that came out while an episode was generated."
+)
+LAG_IN_QUEUE_MEAN = _row(
+    "lag/in_queue_mean", "versions", "Mean number of versions that came out while a finished episode waited."
+)
 LAG_SECONDS_MEAN = _row("lag/seconds_mean", "s", "Mean time from an episode's end to the batch that used it.")
 LAG_SECONDS_MAX = _row("lag/seconds_max", "s", "Longest time from an episode's end to the batch that used it.")
 

@@ -108,7 +108,7 @@ def summarize(records: Sequence[StepRecord], spans: Sequence[Span], given_up: Se
         rollout_p50_s=quantile(_known(split.rollout_s for split in splits), 0.5),
         training_p50_s=quantile([split.training_s for split in splits], 0.5),
         idle_share_rollout=idle_share(spans, timeline.ROLLOUT, window),
-        idle_share_train=idle_share(_training_spans(records), timeline.TRAINING, window),
+        idle_share_train=idle_share(record_spans(records), timeline.TRAINING, window),
         k3_nats=mean(_logged(records, metrics.K3)),
         ess_fraction=mean(_logged(records, metrics.ESS_FRACTION)),
         lag_steps_mean=_weighted([(use.lag_mean, use.sampled_tokens) for use in uses]),
@@ -147,7 +147,7 @@ def _split(record: StepRecord, rollout: Sequence[Interval]) -> StepSplit:
 def step_metrics(records: Sequence[StepRecord], spans: Sequence[Span]) -> dict[int, dict[str, float]]:
     """What only the whole timeline shows about each step, by metric name, for MLflow."""
     by_step: dict[int, dict[str, float]] = {}
-    training = _training_spans(records)
+    training = record_spans(records)
     for record, split in zip(records, split_steps(records, spans), strict=True):
         window = (record.times.previous_commit, record.times.committed)
         found = {
@@ -167,6 +167,16 @@ def idle_share(spans: Sequence[Span], lane: str, window: Interval | None) -> flo
     """Share of the window in which the lane was empty; None where nothing was ever recorded on it."""
     intervals = _lane(spans, lane)
     return usage(intervals, *window).idle_share if intervals and window else None
+
+
+def record_spans(records: Sequence[StepRecord]) -> list[Span]:
+    """Training and publishing by the step records, which are there even where the timeline's tail is not."""
+    spans: list[Span] = []
+    for record in records:
+        times = record.times
+        spans.append(Span(timeline.TRAINING, "step", times.train_start, times.train_end, record.step))
+        spans.append(Span(timeline.PUBLISH, "weights", times.train_end, times.publish_end, record.step))
+    return spans
 
 
 def held_out_success(evaluations: Iterable[EvaluationResult], version: int | None) -> float | None:
@@ -195,14 +205,6 @@ def _window(records: Sequence[StepRecord]) -> Interval | None:
 
 def _lane(spans: Sequence[Span], lane: str) -> list[Interval]:
     return [(span.start_unix, span.end_unix) for span in spans if span.lane == lane]
-
-
-def _training_spans(records: Sequence[StepRecord]) -> list[Span]:
-    """The training lane by the step records, which are there even where the timeline's tail is not."""
-    return [
-        Span(timeline.TRAINING, "step", record.times.train_start, record.times.train_end, record.step)
-        for record in records
-    ]
 
 
 def _mean_parts(records: Sequence[StepRecord]) -> dict[str, float]:

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from driftline.records import EvaluationResult, Span, StepRecord
 from driftline.tracking import metrics
-from driftline.tracking.summary import held_out_success, mean, quantile, split_steps, step_metrics, summarize
+from driftline.tracking.summary import (
+    held_out_success,
+    mean,
+    quantile,
+    record_spans,
+    split_steps,
+    step_metrics,
+    summarize,
+)
 from tests.support.tracking_records import span, step_record, use
 
 
@@ -123,6 +131,16 @@ def test_the_metrics_of_a_step() -> None:
         }
     )
     assert metrics.ROLLOUT_SECONDS not in step_metrics(two_steps(), [])[1]
+
+
+def test_the_records_alone_give_the_trainers_lanes() -> None:
+    found = [(each.lane, each.start_unix, each.end_unix, each.step) for each in record_spans(two_steps())]
+    assert found == [
+        ("training", 106, 108, 1),
+        ("publish", 108, 108.1, 1),
+        ("training", 112, 117, 2),
+        ("publish", 117, 117.1, 2),
+    ]
 
 
 def test_held_out_success_is_that_of_the_version() -> None:
