@@ -13,7 +13,7 @@ from driftline.store.run_store import RunStore
 from driftline.tracking import mlflow_run
 from driftline.tracking.report import Report, build_report, render, render_html, to_json
 from driftline.tracking.sink import open_sink
-from driftline.tracking.summary import step_metrics
+from driftline.tracking.summary import record_spans, step_metrics
 from driftline.tracking.timeline import draw
 from tasks.artifacts import show_report
 from tasks.logs import run_logger
@@ -62,7 +62,7 @@ def write_to_mlflow(uri: str, run_id: str, store: RunStore, report: Report) -> N
         "report.html": render_html(report),
         "parameters.json": json.dumps(store.describe().parameters, indent=2, sort_keys=True),
     }
-    picture = draw(spans, title=f"run {report.run}", commits=[record.times.committed for record in records])
+    picture = draw([*spans, *record_spans(records)], title=f"run {report.run}", commits=[record.times.committed for record in records])
     if picture is not None:
         files["timeline.png"] = picture
     mlflow_run.log_artifacts(uri, run_id, files)
