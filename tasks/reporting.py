@@ -62,7 +62,11 @@ def write_to_mlflow(uri: str, run_id: str, store: RunStore, report: Report) -> N
         "report.html": render_html(report),
         "parameters.json": json.dumps(store.describe().parameters, indent=2, sort_keys=True),
     }
-    picture = draw([*spans, *record_spans(records)], title=f"run {report.run}", commits=[record.times.committed for record in records])
+    picture = draw(
+        [*spans, *record_spans(records)],
+        title=f"run {report.run}",
+        commits=[record.times.committed for record in records],
+    )
     if picture is not None:
         files["timeline.png"] = picture
     mlflow_run.log_artifacts(uri, run_id, files)
