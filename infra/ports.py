@@ -11,6 +11,7 @@ import psutil
 from driftline.errors import StackError
 
 HOST = "127.0.0.1"
+LAST = 65535
 INTERNAL_START = 21800
 """SeaweedFS's own ports are looked for from here on, below the range that outgoing connections use."""
 
@@ -74,9 +75,9 @@ def pick_free(count: int, *, start: int = INTERNAL_START, avoid: Collection[int]
         StackError: There are too few.
     """
     found: list[int] = []
-    for port in range(start, 32768):
-        if len(found) == count:
-            return found
+    for port in range(start, LAST + 1):
         if port not in avoid and is_free(port):
             found.append(port)
-    raise StackError(f"fewer than {count} free ports between {start} and 32767: end what holds them")
+        if len(found) == count:
+            return found
+    raise StackError(f"fewer than {count} free ports between {start} and {LAST}: end what holds them")

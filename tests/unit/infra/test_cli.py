@@ -1,0 +1,154 @@
+"""The command line: exit codes, messages, and what it hands on."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from driftline import cli, params
+from driftline.errors import ConfigurationError, StackError
+from infra import flow_server, health, stack
+from infra.layout import Layout, Ports, StackState, credentials, write_state
+
+STATE = StackState(Ports(4200, 5000, 8333, *range(21800, 21807)), "driftline")
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Run a command against an empty stack directory."""
+    monkeypatch.setenv("DRIFTLINE_WORK_DIR", str(tmp_path / "stack"))
+    monkeypatch.delenv("DRIFTLINE_S3_ENDPOINT", raising=False)
+    params.settings.cache_clear()
+    monkeypatch.setattr(cli, "adopt_environment", lambda values: None)
+    yield lambda *arguments: CliRunner().invoke(cli.app, arguments)
+    params.settings.cache_clear()
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Layout:
+    layout = Layout.of(tmp_path / "stack", Path.cwd())
+    layout.create()
+    credentials(layout)
+    write_state(layout, STATE)
+    return layout
+
+
+def fails_with(error: Exception) -> Callable[..., Any]:
+    def fail(*arguments: object, **named: object) -> None:
+        raise error
+
+    return fail
+
+
+def test_outside_a_checkout_every_command_says_where_to_go(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run("up")
+    assert result.exit_code == 2
+    assert "is not the root of a Driftline checkout" in result.stderr
+
+
+@pytest.mark.parametrize(("error", "code"), [(StackError("port 1 is taken [x]"), 1), (ConfigurationError("no"), 2)])
+def test_a_known_error_is_one_message_and_an_exit_code(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
+) -> None:
+    monkeypatch.setattr(stack, "up", fails_with(error))
+    result = run("up")
+    assert result.exit_code == code
+    assert result.stderr.strip() == f"{type(error).__name__}: {error}"
+
+
+def test_a_defect_keeps_its_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stack, "up", fails_with(ZeroDivisionError()))
+    assert isinstance(run("up").exception, ZeroDivisionError)
+
+
+def test_status_without_a_stack_fails_and_says_what_to_do(run: Run) -> None:
+    result = run("status")
+    assert result.exit_code == 1
+    assert "driftline up" in result.stdout
+    assert json.loads(run("status", "--json").stdout) == []
+
+
+@pytest.mark.parametrize("healthy", [True, False])
+def test_status_succeeds_only_if_every_part_works(
+    run: Run, started: Layout, monkeypatch: pytest.MonkeyPatch, healthy: bool
+) -> None:
+    rows = [
+        health.PartStatus("prefect", "running", True, "ok", "http://127.0.0.1:4200", 7),
+        health.PartStatus("mlflow", "running", healthy, "answers 503", "http://127.0.0.1:5000", 8),
+    ]
+    monkeypatch.setattr(health, "status", lambda layout, state: rows)
+    assert run("status").exit_code == (0 if healthy else 1)
+    result = run("status", "--json")
+    assert result.exit_code == (0 if healthy else 1)
+    assert json.loads(result.stdout)[1] == {
+        "name": "mlflow", "state": "running", "healthy": healthy, "detail": "answers 503",
+        "address": "http://127.0.0.1:5000", "pid": 8,
+    }  # fmt: skip
+
+
+def test_up_hands_its_options_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[stack.StartOptions] = []
+
+    def up(layout: Layout, settings: params.Settings, options: stack.StartOptions, say: object) -> StackState:
+        seen.append(options)
+        return STATE
+
+    monkeypatch.setattr(stack, "up", up)
+    result = run("up", "--mlflow-port", "5050", "--auto-ports", "--no-deploy", "--start-deadline", "9")
+    assert result.exit_code == 0
+    assert seen == [stack.StartOptions(None, 5050, None, True, False, 9.0)]
+    assert "http://127.0.0.1:4200" in result.stdout
+
+
+def test_env_prints_the_export_lines(run: Run, started: Layout) -> None:
+    assert run("env").exit_code == 1
+    started.environment.write_text("export A=1\n")
+    assert run("env").stdout == "export A=1\n"
+
+
+def test_the_demonstration_fails_when_its_run_does(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def run_prefect(layout: Layout, state: StackState, arguments: list[str]) -> int:
+        asked.append(arguments)
+        return 1
+
+    monkeypatch.setattr(stack, "up", lambda *arguments: STATE)
+    monkeypatch.setattr(flow_server, "run_prefect", run_prefect)
+    monkeypatch.setattr(cli, "_report", fails_with(AssertionError("no report of a failed run")))
+    result = run("demo")
+    assert result.exit_code == 1
+    assert "post-training/local did not complete" in result.stderr
+    assert asked[0][:4] == ["deployment", "run", "post-training/local", "--watch"]
+
+
+def test_the_demonstration_ends_with_the_report(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[object] = []
+    monkeypatch.setattr(stack, "up", lambda *arguments: STATE)
+    monkeypatch.setattr(flow_server, "run_prefect", lambda *arguments: 0)
+    monkeypatch.setattr(cli, "_report", lambda layout, name, path: reported.append((name, path)))
+    result = run("demo", "--json", "figures.json")
+    assert result.exit_code == 0
+    assert reported == [("latest", Path("figures.json"))]
+    assert "driftline down" in result.stdout
+
+
+def test_the_local_stack_is_used_unless_another_store_is_named(
+    run: Run, started: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adopted: list[dict[str, str]] = []
+    monkeypatch.setattr(cli, "adopt_environment", adopted.append)
+    monkeypatch.setattr(cli, "_report", lambda layout, name, path: None)
+    assert run("report").exit_code == 0
+    assert adopted[0]["DRIFTLINE_S3_ENDPOINT"] == "http://127.0.0.1:8333"
+    monkeypatch.setenv("DRIFTLINE_S3_ENDPOINT", "https://elsewhere")
+    params.settings.cache_clear()
+    assert run("report").exit_code == 0
+    assert len(adopted) == 1
