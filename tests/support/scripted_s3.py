@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -18,7 +19,10 @@ it is answered with an HTTP status and an error code."""
 
 
 class ScriptedS3:
-    """Serves one bucket, path style. `faults` are used up one a request; then all requests succeed."""
+    """Serves the bucket `bucket`, path style; lists nothing.
+
+    `faults` are used up one a request; then all requests succeed.
+    """
 
     def __init__(self) -> None:
         self.reset()
@@ -33,6 +37,8 @@ class ScriptedS3:
     def answer(self, method: str, key: str, headers: Any, body: bytes) -> tuple[int, str, bytes, str]:
         """Returns status, error code, body and entity tag."""
         try:
+            if method == "GET" and not key:
+                return 200, "", b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>", ""
             if method == "GET":
                 found = self.objects.get(key)
                 if headers.get("If-None-Match") == found.etag:
@@ -40,7 +46,7 @@ class ScriptedS3:
                 return 200, "", found.body, found.etag
             if method == "PUT":
                 return 200, "", b"", self._put(key, headers, body)
-            self.objects.delete([key])
+            self.objects.delete(re.findall("<Key>(.*?)</Key>", body.decode()))
             return 200, "", b"<DeleteResult/>", ""
         except ObjectMissing:
             return 404, "NoSuchKey", b"", ""
@@ -73,7 +79,7 @@ def serving(script: ScriptedS3) -> Iterator[str]:
 
         def _handle(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            key = self.path.partition("?")[0].split("/", 2)[-1]
+            key = self.path.partition("?")[0].removeprefix("/bucket").removeprefix("/")
             script.seen.append(f"{self.command} {key}")
             fault = script.faults.popleft() if script.faults else "none"
             if fault == "drop before":

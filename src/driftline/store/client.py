@@ -26,7 +26,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from driftline.errors import ConfigurationError, ObjectMissing, PreconditionFailed, StoreError
 from driftline.params import Settings
-from driftline.store import failures
+from driftline.store import failures, keys
 from driftline.store.protocol import ObjectInfo, ObjectStore, StoredObject, WriteResult
 
 logger = logging.getLogger(__name__)
@@ -255,13 +255,14 @@ def _store_unix(answer: dict[str, Any]) -> float:
 def probe_conditional_writes(store: ObjectStore) -> None:
     """Refuse a bucket that ignores `If-None-Match` or `If-Match`: a run in it could lose its commits.
 
-    Writes and deletes one small object.
+    Writes and deletes one small object, but lists first: a write makes SeaweedFS create a missing bucket.
 
     Raises:
         StoreUnavailable: The bucket or its endpoint is not there.
         ConfigurationError: The store takes conditional writes for plain ones.
     """
-    key = f"probe/{uuid.uuid4().hex}"
+    key = f"{keys.PROBE}{uuid.uuid4().hex}"
+    next(store.list(key), None)
     try:
         first = store.create(key, b"first")
         _must_lose(lambda: store.create(key, b"second"), "If-None-Match")

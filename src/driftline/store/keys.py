@@ -15,6 +15,7 @@ runs/<run>/model/...                                 the final policy, a model d
 models/<digest>/...                                  base models, by content; manifest.json (ModelSource) last
 tasksets/<name>/<version>/{manifest.json,tasks.parquet}, tasksets/<name>/HEAD
 cache/<kind>/<digest>.json                           results of cached tasks
+probe/<random>                                       written and deleted by the check at start
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 from driftline.records import PolicyVersion
 
 RUNS = "runs/"
+PROBE = "probe/"
 
 
 def run_prefix(run: str) -> str:

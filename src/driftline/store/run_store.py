@@ -307,9 +307,7 @@ class RunStore:
             self.store.create(key, body)
         except PreconditionFailed:
             if self.store.get(key).body != body:
-                raise PreconditionFailed(
-                    f"{key} has other contents: another process writes it as well"
-                ) from None
+                raise PreconditionFailed(f"{key} has other contents: another process writes it as well") from None
         return key
 
     def _check_run(self, run: str, what: str) -> None:

@@ -167,7 +167,8 @@ def test_a_conflict_is_tried_again(store: S3Store, script: ScriptedS3) -> None:
 
 def test_the_probe_leaves_nothing(store: S3Store, script: ScriptedS3) -> None:
     probe_conditional_writes(store)
-    assert [line.split()[0] for line in script.seen] == ["PUT"] * 4 + ["POST"]
+    assert [line.split()[0] for line in script.seen] == ["GET", *["PUT"] * 4, "POST"]
+    assert list(script.objects.list("")) == []
 
 
 def test_the_probe_refuses_a_store_without_conditional_writes(store: S3Store, script: ScriptedS3) -> None:
