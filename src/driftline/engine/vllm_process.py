@@ -202,9 +202,7 @@ def _nothing() -> None:
 
 def _fail_in_flight(llm: Any) -> None:
     """Make every waiting `generate` raise; vLLM's shutdown would leave it waiting."""
-    from vllm.v1.engine.exceptions import EngineDeadError
-
-    llm.output_processor.propagate_error(EngineDeadError())
+    llm.output_processor.propagate_error(llm.dead_error)
 
 
 def _new_processes(before: dict[int, psutil.Process]) -> list[psutil.Process]:
