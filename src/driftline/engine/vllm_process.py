@@ -92,6 +92,7 @@ class EngineProcess:
         call = asyncio.ensure_future(answer)
         death = asyncio.create_task(self._death.wait())
         try:
+            self.check_alive()
             await asyncio.wait({call, death}, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
             if call.done():
                 return call.result()
