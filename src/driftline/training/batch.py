@@ -1,0 +1,112 @@
+"""A batch of groups as flat tensors: what every rank needs for one optimizer step, and nothing else.
+
+Only valid members are in it, in the order of (group, member). Advantages come from all valid members of a group;
+a weight scales a whole group (0 for one without variance). Tensors travel between ranks as they are; no pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from driftline.records import Group, Trajectory
+from driftline.training.advantages import group_advantages
+from driftline.training.batching import segment_spans
+from driftline.training.losses import sequence_weights
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingBatch:
+    """`N` sequences with `S` tokens in all, one after the other."""
+
+    token_ids_S: Tensor
+    """int64."""
+    sampled_S: Tensor
+    """bool: the policy sampled the token. False for the first token of each sequence, which nothing precedes."""
+    behaviour_S: Tensor
+    """float64: log-probability as sampled, nats; 0.0 where not sampled."""
+    lag_S: Tensor
+    """int64: versions between the one that sampled the token and the one trained from; 0 where not sampled."""
+    lengths_N: Tensor
+    """int64."""
+    advantages_N: Tensor
+    """float64, group weight included; a sequence with 0 is scored, not trained on."""
+    weights_N: Tensor
+    """float64: what one sampled token of the sequence weighs in the loss."""
+
+    @property
+    def sequences(self) -> int:
+        """Number of sequences."""
+        return self.lengths_N.numel()
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors in the order of the fields."""
+        return [getattr(self, field.name) for field in fields(self)]
+
+
+DTYPES = (torch.int64, torch.bool, torch.float64, torch.int64, torch.int64, torch.float64, torch.float64)
+"""Of `TrainingBatch.tensors()`."""
+TOKEN_FIELDS = 4
+"""How many of the tensors, from the first on, have one entry a token; the others have one a sequence."""
+
+
+def assemble(
+    groups: Sequence[Group],
+    weights: Mapping[int, float],
+    *,
+    version: int,
+    advantage: str,
+    aggregation: str,
+    constant: float,
+) -> TrainingBatch:
+    """Make the batch of some groups; a pure function of its arguments.
+
+    Args:
+        groups: Finished groups, in the order of their use.
+        weights: Group number -> weight.
+        version: Number of the policy version trained from.
+        advantage: Name of the group baseline.
+        aggregation: How token losses become one loss.
+        constant: Tokens, for the aggregation `constant`.
+
+    Raises:
+        ValueError: No group has a valid member.
+    """
+    members: list[Trajectory] = []
+    advantages: list[float] = []
+    for group in groups:
+        valid = [trajectory for trajectory in group.trajectories if trajectory.valid]
+        rewards_G = torch.tensor([member.reward for member in valid], dtype=torch.float64)
+        advantages_G = group_advantages(rewards_G, torch.ones(len(valid)), advantage) * weights[group.number]
+        members += valid
+        advantages += [float(value) for value in advantages_G]
+    if not members:
+        raise ValueError("no group of the batch has a valid member")
+    sampled = [_trainable(member) for member in members]
+    return TrainingBatch(
+        token_ids_S=torch.tensor([token for member in members for token in member.token_ids]),
+        sampled_S=torch.tensor([flag for flags in sampled for flag in flags]),
+        behaviour_S=torch.tensor([value for m in members for value in m.logprobs], dtype=torch.float64),
+        lag_S=torch.tensor([lag for member in members for lag in token_lags(member, version)]),
+        lengths_N=torch.tensor([len(member.token_ids) for member in members]),
+        advantages_N=torch.tensor(advantages, dtype=torch.float64),
+        weights_N=sequence_weights(torch.tensor([sum(flags) for flags in sampled]), aggregation, constant),
+    )
+
+
+def token_lags(member: Trajectory, version: int) -> list[int]:
+    """Lag in versions of each token of a trajectory; 0 for tokens that were not sampled, or are newer."""
+    lags = [0] * len(member.token_ids)
+    for segment, end in segment_spans(member):
+        for index in range(segment.start, end):
+            if member.loss_mask[index]:
+                lags[index] = max(0, version - segment.version)
+    return lags
+
+
+def _trainable(member: Trajectory) -> list[bool]:
+    """The loss mask, without a first token, whose probability has no context."""
+    return [False, *member.loss_mask[1:]]

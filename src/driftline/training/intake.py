@@ -1,0 +1,146 @@
+"""Rank 0's view of the finished groups: waits for batches, and gives up what cannot be trained on.
+
+Everything it remembers can be read again from the store: what is spent from the step records and HEAD, what is
+finished from the trajectories.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from driftline.errors import LimitExceeded
+from driftline.params import RunParameters
+from driftline.records import GiveUp, Group, PolicyVersion, StepRecord
+from driftline.store.run_store import RunStore, TrainerLease
+from driftline.training.batching import BatchRule, count_failed, decide, reason_to_give_up, sampled_tokens
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.03
+"""Pause between two looks for finished groups."""
+OFFSETS_S = 0.25
+"""Pause between two looks at what the engines have acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyBatch:
+    """A full batch."""
+
+    groups: tuple[Group, ...]
+    """By number."""
+    wait_begin: float
+    """Unix seconds at which the trainer began to wait."""
+    ready: float
+    """Unix seconds at which it held the batch."""
+    applied: float | None
+    """Unix seconds at which the last cell acknowledged the version trained from, None where that is not known."""
+
+
+class Intake:
+    """Follows the trajectories of a run for the trainer that holds `lease`."""
+
+    def __init__(
+        self,
+        run_store: RunStore,
+        lease: TrainerLease,
+        records: Sequence[StepRecord],
+        params: RunParameters,
+        *,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        gone = [give_up for record in records for give_up in record.give_ups]
+        used = {use.group for record in records for use in record.groups}
+        self.give_ups: list[GiveUp] = []
+        """Given up since the last committed step; the next record repeats them."""
+        self._spent = used | {give_up.group for give_up in gone}
+        self._failed = count_failed(gone)
+        self._finished: list[Group] = []
+        self._run_store = run_store
+        self._lease = lease
+        self._cursor = run_store.trajectory_cursor()
+        self._deadline_s = params.limits.batch_deadline_s
+        self._rule = BatchRule(
+            params.rollout.groups_per_step, params.overlap.max_lag_versions, params.limits.failed_groups
+        )
+        self._clock = clock
+        self._sleep = sleep
+
+    def next_batch(self) -> ReadyBatch:
+        """Wait until a batch is full.
+
+        Raises:
+            LimitExceeded: It was not in time, or too many groups failed.
+            EpochLost: Another trainer has taken over.
+        """
+        begin, applied, looked = self._clock(), None, 0.0
+        while True:
+            self._collect()
+            groups = self._decide()
+            now = self._clock()
+            if groups:
+                return ReadyBatch(groups, begin, now, applied)
+            if now > begin + self._deadline_s:
+                raise LimitExceeded(self._starved())
+            if applied is None and now >= looked + OFFSETS_S:
+                applied, looked = self._applied(), now
+            self._sleep(POLL_S)
+
+    def committed(self, groups: Sequence[int]) -> None:
+        """A step that consumed these groups, and repeated the give-ups, is committed."""
+        self._spent |= set(groups)
+        self.give_ups = []
+
+    def _collect(self) -> None:
+        """Take in newly finished groups. Those given up before a restart are put on the next record again."""
+        for group in self._cursor.poll():
+            if group.number in self._spent:
+                continue
+            if group.number in self._lease.head.given_up:
+                reason = reason_to_give_up(group, self._version().number, self._rule.max_lag_versions)
+                self._note([GiveUp(group.number, reason or "given up before a restart", sampled_tokens(group))])
+            else:
+                self._finished.append(group)
+
+    def _decide(self) -> tuple[Group, ...]:
+        decision = decide(self._finished, version=self._version().number, failed_before=self._failed, rule=self._rule)
+        self._finished = list(decision.waiting)
+        if decision.give_ups:
+            self._give_up(decision.give_ups)
+        if decision.exhausted is not None:
+            raise LimitExceeded(decision.exhausted)
+        return decision.batch
+
+    def _give_up(self, give_ups: Sequence[GiveUp]) -> None:
+        """Move HEAD at once, so that cells replace what is given up."""
+        for give_up in give_ups:
+            log.warning("group %d is given up: %s", give_up.group, give_up.reason)
+        head = self._lease.head
+        given_up = (*head.given_up, *(give_up.group for give_up in give_ups))
+        self._lease.commit(replace(head, spent=head.spent + len(give_ups), given_up=given_up))
+        self._note(give_ups)
+
+    def _note(self, give_ups: Sequence[GiveUp]) -> None:
+        self.give_ups += give_ups
+        self._failed += count_failed(give_ups)
+        self._spent |= {give_up.group for give_up in give_ups}
+
+    def _applied(self) -> float | None:
+        version = self._version().number
+        applied = [found.applied_unix for found in self._run_store.offsets() if found.version == version]
+        return max(applied, default=None)
+
+    def _version(self) -> PolicyVersion:
+        version = self._lease.head.version
+        assert version is not None, "version 0 is published before the first batch"
+        return version
+
+    def _starved(self) -> str:
+        return (
+            f"no full batch in {self._deadline_s:.0f} s: {len(self._finished)} of {self._rule.groups_per_step} groups"
+            f" are finished for step {self._lease.head.step + 1}: see the logs of the rollout cells, or raise "
+            "limits.batch_deadline_s"
+        )

@@ -1,0 +1,240 @@
+# pyright: basic
+"""Rank 0's loop: from finished groups to committed steps. The decisions are `batching`'s; this carries them out.
+
+| Step of the loop | consumes | produces | waits for | unblocked by |
+|---|---|---|---|---|
+| wait for a batch | finished groups | give-ups (HEAD) | enough groups | cells; `limits.batch_deadline_s` |
+| train | the batch | new weights | all ranks | the process group's timeout |
+| publish | weights | files, manifest | the store | its patience |
+| commit | step record | HEAD | the store | its patience; a newer trainer's epoch ends this one |
+| checkpoint | trainer state | local files | the checkpoint before, on its way | the background thread |
+
+Cells may run `lead_groups` ahead of `spent` and no further, so neither side can fill the store while the other is
+stuck. The order of writes is weights, manifest, step record, HEAD: the swap of HEAD alone is the commit.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from driftline.errors import DriftlineError
+from driftline.params import RunParameters
+from driftline.records import Head, PolicyVersion, Span, StepRecord, StepTimes, WeightsManifest
+from driftline.store.run_store import RunStore, TrainerLease
+from driftline.tracking import metrics
+from driftline.tracking.critical_path import attribute
+from driftline.tracking.sink import Sink
+from driftline.training import checkpoints
+from driftline.training.background import BackgroundWriter
+from driftline.training.intake import Intake, ReadyBatch
+from driftline.training.publishing import PolicyPublisher
+from driftline.training.ranks import TrainerGroup
+from driftline.training.reporting import group_use, step_metrics
+from driftline.training.resume import make_batch, restore
+from driftline.training.trainer import StepOutcome
+
+log = logging.getLogger(__name__)
+
+SHOWN = (
+    metrics.REWARD_MEAN,
+    metrics.SUCCESS_MEAN,
+    metrics.LOSS,
+    metrics.K3,
+    metrics.ESS_FRACTION,
+    metrics.LAG_STEPS_MEAN,
+    metrics.TIME_TO_BATCH,
+    metrics.STEP_SECONDS,
+)
+"""Metrics of a progress event."""
+
+
+class TrainingLoop:
+    """The trainer of one run, as far as the store can see it, while it holds `lease`."""
+
+    def __init__(
+        self,
+        run_store: RunStore,
+        lease: TrainerLease,
+        params: RunParameters,
+        group: TrainerGroup,
+        sink: Sink,
+        *,
+        model_dir: Path,
+        scratch: Path,
+        emit: Callable[[Mapping[str, Any]], None],
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._run_store = run_store
+        self._lease = lease
+        self._params = params
+        self._group = group
+        self._sink = sink
+        self._scratch = scratch
+        self._emit = emit
+        self._clock = clock
+        self._records = run_store.steps()
+        self._intake = Intake(run_store, lease, self._records, params, clock=clock, sleep=sleep)
+        self._publisher = PolicyPublisher(group, run_store, params, model_dir)
+        self._writer = BackgroundWriter(run_store, f"trainer-{lease.epoch:04d}")
+        self._notes: dict[str, float] = {}
+        """Metrics that the next step's record carries, about what came before it."""
+
+    def run(self) -> Head:
+        """Train until the run's steps are done. Returns the final head.
+
+        Raises:
+            EpochLost: Another trainer has taken over; nothing more may be written.
+            LimitExceeded: No batch in time, or too many failed groups.
+        """
+        try:
+            manifest = self._begin()
+            previous_commit = self._clock()
+            self._emit({"event": "ready", "step": self._lease.head.step, "epoch": self._lease.epoch})
+            while self._lease.head.step < self._params.training.steps:
+                manifest, previous_commit = self._take_step(self._intake.next_batch(), manifest, previous_commit)
+            self._writer.close()
+            self._lease.commit(replace(self._lease.head, state="finished"))
+        finally:
+            self._writer.abandon()
+        return self._lease.head
+
+    def fail(self, reason: str) -> None:
+        """Say in HEAD that the run has failed, if this trainer still holds the role."""
+        try:
+            self._lease.commit(replace(self._lease.head, state="failed", reason=reason))
+        except DriftlineError as error:
+            log.warning("the run's state could not be set to failed: %s", error)
+
+    def _begin(self) -> WeightsManifest:
+        """Come to the weights that HEAD names, or publish the base policy as version 0; returns their manifest."""
+        head = self._lease.head
+        if head.version is None:
+            version = PolicyVersion(0, self._lease.epoch)
+            manifest = self._publisher.publish(version, previous=None, expect_change=False)
+            self._lease.commit(replace(head, version=version))
+            return manifest
+        if head.step == 0:
+            return self._run_store.read_manifest(head.version)
+        restored = restore(self._group, self._run_store, self._params, head, self._records, self._scratch)
+        if restored.checkpoint is not None:
+            self._writer.adopt_checkpoint(restored.checkpoint)
+        self._notes = {
+            metrics.REPLAYED_STEPS: float(restored.replayed_steps),
+            metrics.RESUME_MISMATCH: float(restored.mismatch),
+        }
+        log.info("resumed at step %d (%d steps run again)", head.step, restored.replayed_steps)
+        return restored.manifest
+
+    def _take_step(
+        self, ready: ReadyBatch, manifest: WeightsManifest, previous_commit: float
+    ) -> tuple[WeightsManifest, float]:
+        """Train, publish, commit; returns the new manifest, and when the step was committed (Unix seconds)."""
+        version, step = manifest.version, self._lease.head.step + 1
+        train_start = self._clock()
+        uses = tuple(group_use(group, version.number) for group in ready.groups)
+        weights = {use.group: use.weight for use in uses}
+        outcome = self._group.train(make_batch(ready.groups, weights, version.number, self._params))
+        train_end = self._clock()
+        manifest = self._publisher.publish(
+            PolicyVersion(step, self._lease.epoch), previous=manifest, expect_change=self._must_change(outcome)
+        )
+        now = self._clock()
+        times = StepTimes(previous_commit, ready.ready, train_start, train_end, now, now)
+        parts: dict[str, float] = {
+            **attribute(previous_commit, ready.ready, ready.groups, applied_unix=ready.applied)
+        }
+        values = step_metrics(
+            outcome,
+            ready.groups,
+            uses,
+            version=version.number,
+            give_ups=len(self._intake.give_ups),
+            learning_rate=self._params.training.learning_rate,
+            times=times,
+            time_to_batch_s=parts,
+            publish_bytes=sum(entry.bytes for entry in manifest.files),
+        )
+        record = StepRecord(
+            run=self._run_store.run,
+            step=step,
+            epoch=self._lease.epoch,
+            version_in=version,
+            version_out=manifest.version,
+            groups=uses,
+            give_ups=tuple(self._intake.give_ups),
+            metrics=values | self._notes,
+            time_to_batch_s=parts,
+            times=times,
+            previous=self._lease.head.record,
+            checkpoint=self._writer.newest_checkpoint,
+        )
+        self._commit(record)
+        self._report(record, ready)
+        self._checkpoint(record)
+        return manifest, times.committed
+
+    def _must_change(self, outcome: StepOutcome) -> bool:
+        """Whether the weights after the step must differ from those before."""
+        return self._params.training.learning_rate > 0 and outcome.trained_sequences > 0
+
+    def _commit(self, record: StepRecord) -> None:
+        key = self._run_store.write_step(record)
+        head = self._lease.head
+        self._lease.commit(
+            replace(
+                head,
+                step=record.step,
+                version=record.version_out,
+                record=key,
+                spent=head.spent + len(record.groups),
+                given_up=(),
+            )
+        )
+        self._intake.committed([use.group for use in record.groups])
+        self._notes = {}
+
+    def _report(self, record: StepRecord, ready: ReadyBatch) -> None:
+        """Tell of a committed step: metrics, timeline, progress."""
+        times, now, steps = record.times, self._clock(), self._params.training.steps
+        self._sink.log({**record.metrics, metrics.COMMIT_SECONDS: now - times.publish_end}, step=record.step)
+        self._span("waiting/train", "batch", ready.wait_begin, ready.ready)
+        self._span("training", "step", times.train_start, times.train_end)
+        self._span("publish", "weights", times.train_end, times.publish_end)
+        self._span("publish", "commit", times.publish_end, now)
+        shown = {name: record.metrics[name] for name in SHOWN}
+        self._emit({"event": "progress", "step": record.step, "steps": steps, **shown})
+        log.info(
+            "step %d of %d: reward %.3f, k3 %.4f nats, lag %.2f, %.2f s",
+            record.step,
+            steps,
+            record.metrics[metrics.REWARD_MEAN],
+            record.metrics[metrics.K3],
+            record.metrics[metrics.LAG_STEPS_MEAN],
+            record.metrics[metrics.STEP_SECONDS],
+        )
+
+    def _checkpoint(self, record: StepRecord) -> None:
+        if record.step % self._params.checkpoint.every_steps:
+            return
+        begin = self._clock()
+        self._writer.wait_for_checkpoint()
+        directory = self._group.save(record.step)
+        store = self._run_store.store
+        self._writer.checkpoint(
+            directory,
+            upload=lambda path: checkpoints.upload(store, record.run, record.step, record.epoch, self._params, path),
+            remove=lambda key: checkpoints.remove(store, key),
+            keep=record.checkpoint,
+        )
+        end = self._clock()
+        self._span("waiting/train", "checkpoint", begin, end)
+        self._sink.log({metrics.CHECKPOINT_SECONDS: end - begin}, step=record.step)
+
+    def _span(self, lane: str, cause: str, start: float, end: float) -> None:
+        self._writer.span(Span(lane, cause, start, end, self._lease.head.step))

@@ -1,0 +1,169 @@
+"""What a step is put on record with: how each group entered it, and its metrics. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from driftline.divergence.age import Age, age
+from driftline.records import Group, GroupUse, StepTimes, Trajectory
+from driftline.tracking import metrics
+from driftline.tracking.summary import mean, quantile
+from driftline.training.advantages import has_signal
+from driftline.training.batch import token_lags
+from driftline.training.batching import sampled_segments
+from driftline.training.trainer import StepOutcome
+
+
+def group_use(group: Group, version: int) -> GroupUse:
+    """How a group enters a step that trains from `version`: with weight 1, or 0 if its rewards do not differ."""
+    valid = [member for member in group.trajectories if member.valid]
+    rewards = rewards_of(valid)
+    lags = [lag for member in valid for lag in _sampled_lags(member, version)]
+    return GroupUse(
+        group=group.number,
+        key=group.key,
+        attempt=max(member.attempt for member in group.trajectories),
+        task_id=group.task_id,
+        task_set=group.task_set,
+        weight=float(has_signal(torch.tensor(rewards, dtype=torch.float64), torch.ones(len(rewards)))),
+        members=len(group.trajectories),
+        valid_members=len(valid),
+        reward_mean=mean(rewards) or 0.0,
+        reward_std=statistics.stdev(rewards) if len(rewards) > 1 else 0.0,
+        success_mean=mean([float(bool(member.success)) for member in valid]) or 0.0,
+        lag_mean=mean([float(lag) for lag in lags]) or 0.0,
+        lag_max=max(lags, default=0),
+        sampled_tokens=sum(member.sampled_tokens for member in valid),
+    )
+
+
+def rewards_of(members: Sequence[Trajectory]) -> list[float]:
+    """Rewards of valid members."""
+    return [member.reward for member in members if member.reward is not None]
+
+
+def step_metrics(
+    outcome: StepOutcome,
+    groups: Sequence[Group],
+    uses: Sequence[GroupUse],
+    *,
+    version: int,
+    give_ups: int,
+    learning_rate: float,
+    times: StepTimes,
+    time_to_batch_s: Mapping[str, float],
+    publish_bytes: int,
+) -> dict[str, float]:
+    """All metrics of a step that are known before its commit, by the names of the table.
+
+    Args:
+        outcome: What the optimizer step did.
+        groups: The batch.
+        uses: How each group entered the step, in the same order.
+        version: Number of the version trained from.
+        give_ups: Groups given up since the previous step.
+        learning_rate: Of the step.
+        times: When its phases began and ended.
+        time_to_batch_s: Parts of the critical path, by cause.
+        publish_bytes: Size of the published version.
+    """
+    members = [member for group in groups for member in group.trajectories]
+    valid = [member for member in members if member.valid]
+    return {
+        **_episode_metrics(valid, uses),
+        **_training_metrics(outcome, times, learning_rate),
+        **_divergence_metrics(outcome),
+        **_lag_metrics(valid, version, times.batch_ready),
+        **{name: sum(getattr(m.seconds, part) for m in members) for part, name in metrics.EPISODE_SUM.items()},
+        **{metrics.TIME_TO_BATCH_BY_CAUSE[cause]: time_to_batch_s[cause] for cause in metrics.CAUSES},
+        metrics.TIME_TO_BATCH: max(0.0, times.batch_ready - times.previous_commit),
+        metrics.GROUPS_TRAINED: float(sum(use.weight > 0 for use in uses)),
+        metrics.GROUPS_ZERO_VARIANCE: float(sum(use.weight == 0 for use in uses)),
+        metrics.GROUPS_FAILED: float(give_ups),
+        metrics.MEMBERS_INVALID: float(len(members) - len(valid)),
+        metrics.STEP_SECONDS: times.committed - times.previous_commit,
+        metrics.PUBLISH_SECONDS: times.publish_end - times.train_end,
+        metrics.PUBLISH_BYTES: float(publish_bytes),
+    }
+
+
+def _episode_metrics(valid: Sequence[Trajectory], uses: Sequence[GroupUse]) -> dict[str, float]:
+    tokens = [float(len(member.token_ids)) for member in valid]
+    seconds = [member.finished_unix - member.started_unix for member in valid]
+    return {
+        metrics.REWARD_MEAN: mean(rewards_of(valid)) or 0.0,
+        metrics.REWARD_STD: mean([use.reward_std for use in uses]) or 0.0,
+        metrics.SUCCESS_MEAN: mean([float(bool(member.success)) for member in valid]) or 0.0,
+        metrics.TURNS_MEAN: mean([float(member.turns) for member in valid]) or 0.0,
+        metrics.EPISODE_TOKENS_P50: quantile(tokens, 0.5) or 0.0,
+        metrics.EPISODE_TOKENS_P95: quantile(tokens, 0.95) or 0.0,
+        metrics.EPISODE_TOKENS_MAX: max(tokens, default=0.0),
+        metrics.EPISODE_SECONDS_P50: quantile(seconds, 0.5) or 0.0,
+        metrics.EPISODE_SECONDS_P95: quantile(seconds, 0.95) or 0.0,
+        metrics.EPISODE_SECONDS_MAX: max(seconds, default=0.0),
+        metrics.SAMPLED_TOKENS: float(sum(member.sampled_tokens for member in valid)),
+    }
+
+
+def _training_metrics(outcome: StepOutcome, times: StepTimes, learning_rate: float) -> dict[str, float]:
+    train_seconds = times.train_end - times.train_start
+    return {
+        metrics.LOSS: outcome.statistics.loss,
+        metrics.GRADIENT_NORM: outcome.gradient_norm,
+        metrics.ENTROPY: outcome.statistics.entropy_nats,
+        metrics.CLIP_SHARE: outcome.statistics.clip_share,
+        metrics.LEARNING_RATE: learning_rate,
+        metrics.ADVANTAGE_ABS_MEAN: outcome.statistics.advantage_abs_mean,
+        metrics.TRAIN_SECONDS: train_seconds,
+        metrics.TRAIN_TOKENS: float(outcome.tokens),
+        metrics.TRAIN_TOKENS_PER_SECOND: outcome.tokens / train_seconds if train_seconds > 0 else 0.0,
+        metrics.MICRO_BATCHES: float(outcome.micro_batches),
+        metrics.PADDING_SHARE: outcome.padding_share,
+    }
+
+
+def _divergence_metrics(outcome: StepOutcome) -> dict[str, float]:
+    found = outcome.statistics
+    floor = {metrics.FLOOR_K3: found.floor.k3, metrics.FLOOR_DIFFERENCE_MAX: found.floor_difference_max_nats}
+    return {
+        **(floor if found.floor.tokens else {}),
+        metrics.K1: found.divergence.k1,
+        metrics.K2: found.divergence.k2,
+        metrics.K3: found.divergence.k3,
+        metrics.TOTAL_VARIATION: found.divergence.total_variation,
+        metrics.CHI_SQUARE: found.divergence.chi_square,
+        metrics.ESS_FRACTION: found.divergence.ess_fraction,
+        metrics.LOGPROB_DIFFERENCE_MAX: found.difference_max_nats,
+        metrics.IMPORTANCE_RAW_MEAN: found.divergence.ratio_mean,
+        metrics.IMPORTANCE_RAW_MAX: found.importance_raw_max,
+        metrics.IMPORTANCE_APPLIED_MEAN: found.importance_applied_mean,
+        metrics.IMPORTANCE_APPLIED_MAX: found.importance_applied_max,
+        metrics.IMPORTANCE_TRUNCATED_SHARE: found.importance_truncated_share,
+    }
+
+
+def _lag_metrics(valid: Sequence[Trajectory], version: int, batch_ready: float) -> dict[str, float]:
+    lags = [float(lag) for member in valid for lag in _sampled_lags(member, version)]
+    ages = [found for member in valid if (found := _age(member, version)) is not None]
+    waits = [max(0.0, batch_ready - member.finished_unix) for member in valid]
+    return {
+        metrics.LAG_STEPS_MEAN: mean(lags) or 0.0,
+        metrics.LAG_STEPS_MAX: max(lags, default=0.0),
+        metrics.LAG_IN_FLIGHT_MEAN: mean([float(found.in_flight) for found in ages]) or 0.0,
+        metrics.LAG_IN_QUEUE_MEAN: mean([float(found.in_queue) for found in ages]) or 0.0,
+        metrics.LAG_SECONDS_MEAN: mean(waits) or 0.0,
+        metrics.LAG_SECONDS_MAX: max(waits, default=0.0),
+    }
+
+
+def _age(member: Trajectory, version: int) -> Age | None:
+    segments = sampled_segments(member)
+    return age(version, segments[0].version, segments[-1].version) if segments else None
+
+
+def _sampled_lags(member: Trajectory, version: int) -> list[int]:
+    lags = token_lags(member, version)
+    return [lag for lag, sampled in zip(lags, member.loss_mask, strict=True) if sampled]

@@ -1,0 +1,133 @@
+# pyright: basic
+"""How a restarted trainer comes to the weights that HEAD names.
+
+last checkpoint ──▶ run the batches of later records again ──▶ same digests as the manifest?  yes ─▶ go on
+(or the base model)                                                                           no  ─▶ take up the
+                                                                                                published weights
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors.torch import load
+from torch import Tensor
+
+from driftline.errors import CorruptObject, ObjectMissing
+from driftline.params import RunParameters
+from driftline.records import Group, Head, StepRecord, WeightsManifest
+from driftline.store import files
+from driftline.store.run_store import RunStore
+from driftline.store.trajectories import decode_groups
+from driftline.training import checkpoints
+from driftline.training.batch import TrainingBatch, assemble
+from driftline.training.ranks import TrainerGroup
+from driftline.weights.tensors import DTYPES, host_tensor, tensor_digest
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """How the weights came about."""
+
+    checkpoint: str | None
+    """Manifest of the checkpoint it began with, None for the base model."""
+    replayed_steps: int
+    mismatch: bool
+    """Whether replaying did not reproduce the published weights, which were taken up instead."""
+    manifest: WeightsManifest
+
+
+def restore(
+    group: TrainerGroup,
+    run_store: RunStore,
+    params: RunParameters,
+    head: Head,
+    records: Sequence[StepRecord],
+    scratch: Path,
+) -> Restored:
+    """Bring the group to the weights of `head.version`, optimizer state included.
+
+    Args:
+        group: Holds the base model.
+        run_store: The run's objects.
+        params: Its parameters.
+        head: Names a version.
+        records: All committed steps, in order.
+        scratch: Where checkpoints lie on this machine.
+
+    Raises:
+        ObjectMissing: Trajectories of a committed step, or the published weights, are gone.
+    """
+    assert head.version is not None
+    checkpoint = _load_checkpoint(group, run_store, params, records, scratch)
+    begin = 0 if checkpoint is None else checkpoint[1]
+    later = [record for record in records if record.step > begin]
+    for record in later:
+        group.train(batch_of_record(run_store, record, params))
+        log.info("ran step %d again", record.step)
+    manifest = run_store.read_manifest(head.version)
+    mismatch = weight_digests(group, manifest) != dict(manifest.tensors)
+    if mismatch:
+        log.warning("replaying gave other weights than version %s has: the published ones are taken up", head.version)
+        group.replace_weights(published_tensors(run_store, manifest))
+    return Restored(checkpoint[0] if checkpoint else None, len(later), mismatch, manifest)
+
+
+def make_batch(
+    groups: Sequence[Group], weights: Mapping[int, float], version: int, params: RunParameters
+) -> TrainingBatch:
+    """The batch of some groups under the run's parameters."""
+    return assemble(
+        groups,
+        weights,
+        version=version,
+        advantage=params.training.advantage,
+        aggregation=params.training.aggregation,
+        constant=float(params.engine.max_model_len),
+    )
+
+
+def batch_of_record(run_store: RunStore, record: StepRecord, params: RunParameters) -> TrainingBatch:
+    """The batch that a committed step consumed, read again from the trajectories it names."""
+    found: dict[tuple[str, int], Group] = {}
+    for key in dict.fromkeys(use.key for use in record.groups):
+        body = run_store.store.get(key).body
+        found |= {(key, group.number): group for group in decode_groups(body, run=run_store.run, key=key)}
+    groups = [found[use.key, use.group] for use in record.groups]
+    weights = {use.group: use.weight for use in record.groups}
+    return make_batch(groups, weights, record.version_in.number, params)
+
+
+def weight_digests(group: TrainerGroup, manifest: WeightsManifest) -> dict[str, str]:
+    """Digests of the group's weights in the manifest's dtype."""
+    dtype = DTYPES[manifest.dtype]
+    return {name: tensor_digest(host_tensor(tensor, dtype)) for name, tensor in group.full_tensors()}
+
+
+def published_tensors(run_store: RunStore, manifest: WeightsManifest) -> dict[str, Tensor]:
+    """The tensors of a published version, each file checked by its digest."""
+    tensors: dict[str, Tensor] = {}
+    for entry in manifest.files:
+        tensors |= load(files.read_checked(run_store.store, entry))
+    return tensors
+
+
+def _load_checkpoint(
+    group: TrainerGroup, run_store: RunStore, params: RunParameters, records: Sequence[StepRecord], scratch: Path
+) -> tuple[str, int] | None:
+    """Load the newest checkpoint that a committed record names; None leaves the base model."""
+    key = records[-1].checkpoint if records else None
+    if key is None:
+        return None
+    try:
+        manifest = checkpoints.fetch(run_store.store, key, params, scratch)
+    except (ObjectMissing, CorruptObject) as error:
+        log.warning("checkpoint %s cannot be used (%s): all steps are run again from the base model", key, error)
+        return None
+    group.load(manifest.step)
+    return key, manifest.step

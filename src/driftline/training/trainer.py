@@ -1,0 +1,232 @@
+# pyright: basic
+"""One rank of the DeepSpeed process group: batches in, optimizer steps out.
+
+Every method is collective: all ranks call it, in the same order, with the same arguments.
+
+One optimizer step consumes a batch once, so the proximal policy of the loss is the policy before the step, which is
+the current one: its log-probabilities are those of the forward pass itself, detached, and no second pass is needed.
+Sequences without an advantage teach nothing; they are scored without a gradient, at a third of the cost, so that
+divergence and entropy are those of the whole batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+from torch import Tensor
+
+from driftline.divergence.corrections import token_truncated
+from driftline.params import RunParameters
+from driftline.training.batch import TrainingBatch
+from driftline.training.losses import clipped_tokens, decoupled_surrogate
+from driftline.training.model import TokenScorer, open_model, pad
+from driftline.training.packing import MicroBatchPlan, cut, padded_tokens, share
+from driftline.training.statistics import StatisticsAccumulator, StepStatistics
+from driftline.weights.tensors import DTYPES
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What one optimizer step did."""
+
+    statistics: StepStatistics
+    gradient_norm: float
+    """Before clipping."""
+    trained_sequences: int
+    micro_batches: int
+    """On one rank."""
+    tokens: int
+    """Computed, on all ranks, without padding."""
+    padding_share: float
+
+
+def deepspeed_configuration(params: RunParameters) -> dict[str, Any]:
+    """DeepSpeed's configuration of a run. Micro-batches vary in number, so the trainer sets the boundaries."""
+    training = params.training
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": training.max_gradient_norm,
+        "bf16": {"enabled": training.dtype == "bfloat16"},
+        "zero_optimization": {"stage": training.zero_stage},
+        "optimizer": {
+            "type": "AdamW",
+            "params": {
+                "lr": training.learning_rate,
+                "betas": list(ADAM_BETAS),
+                "weight_decay": training.weight_decay,
+                # torch's own: DeepSpeed's fused ones are compiled at start, for minutes.
+                "torch_adam": True,
+            },
+        },
+        "steps_per_print": None,
+    }
+
+
+ADAM_BETAS = (0.9, 0.999)
+
+
+class Trainer:
+    """A causal language model, its optimizer, and the rank's share of every batch."""
+
+    def __init__(self, params: RunParameters, model_dir: Path) -> None:
+        """Load the model and wrap it; `torch.distributed` is initialised already.
+
+        Raises:
+            ConfigurationError: The directory is no model.
+        """
+        self.params = params
+        self.rank = torch.distributed.get_rank()
+        self.ranks = torch.distributed.get_world_size()
+        scorer = TokenScorer(open_model(model_dir, DTYPES[params.training.dtype]))
+        self.tied_embeddings = bool(scorer.model.config.tie_word_embeddings)
+        self.vocabulary = int(scorer.model.config.vocab_size)
+        self.engine: Any = deepspeed.initialize(model=scorer, config=deepspeed_configuration(params))[0]
+
+    def train(self, batch: TrainingBatch) -> StepOutcome:
+        """Take one optimizer step on a batch."""
+        lengths = batch.lengths_N.tolist()
+        taught = [i for i, advantage in enumerate(batch.advantages_N.tolist()) if advantage != 0]
+        scored = [i for i, advantage in enumerate(batch.advantages_N.tolist()) if advantage == 0]
+        training, scoring = self._own_share(taught, lengths) or [()], self._own_share(scored, lengths)
+        statistics = StatisticsAccumulator()
+        views = _SequenceViews(batch)
+        with torch.no_grad():
+            for plan in scoring:
+                self._micro_batch(views, plan, statistics)
+        for turn, plan in enumerate(training):
+            self.engine.set_gradient_accumulation_boundary(turn == len(training) - 1)
+            loss = self._micro_batch(views, plan, statistics)
+            # DeepSpeed averages gradients over ranks; the loss's denominators are global already.
+            self.engine.backward(loss * self.ranks)
+        gradient_norm = self._step()
+        self._reduce(statistics)
+        padded = self._padded(taught, lengths) + self._padded(scored, lengths)
+        return StepOutcome(
+            statistics=statistics.read(),
+            gradient_norm=gradient_norm,
+            trained_sequences=len(taught),
+            micro_batches=len(training) + len(scoring),
+            tokens=sum(lengths),
+            padding_share=1 - sum(lengths) / max(1, padded),
+        )
+
+    def score(self, token_ids: Sequence[int]) -> list[float]:
+        """Log-probabilities (nats, temperature 1) of `token_ids[1:]`, each given its prefix."""
+        ids_BT = torch.tensor([list(token_ids)])
+        columns_N = torch.arange(1, len(token_ids))
+        with torch.no_grad():
+            logprobs_N, _ = self._forward(ids_BT, torch.zeros_like(columns_N), columns_N, 1.0)
+        return [float(value) for value in logprobs_N]
+
+    def _step(self) -> float:
+        """Step the optimizer; returns the global gradient norm before clipping."""
+        if self.params.training.zero_stage == 0 and self.params.training.dtype == "float32":
+            # DeepSpeed keeps no norm of plain fp32 gradients.
+            gradients = [p.grad for p in self.engine.module.parameters() if p.grad is not None]
+            norm = float(torch.nn.utils.get_total_norm(gradients))
+            self.engine.step()
+            return norm
+        self.engine.step()
+        return float(self.engine.get_global_grad_norm() or 0.0)
+
+    def _own_share(self, indices: list[int], lengths: list[int]) -> list[MicroBatchPlan]:
+        """This rank's micro-batches of some sequences; every rank has as many."""
+        plans = self._plans(indices, lengths)
+        return share(plans, lengths, self.ranks)[self.rank]
+
+    def _plans(self, indices: list[int], lengths: list[int]) -> list[MicroBatchPlan]:
+        chosen = cut([lengths[index] for index in indices], self.params.training.micro_batch_tokens)
+        return [tuple(indices[i] for i in plan) for plan in chosen]
+
+    def _padded(self, indices: list[int], lengths: list[int]) -> int:
+        return sum(padded_tokens(plan, lengths) for plan in self._plans(indices, lengths))
+
+    def _micro_batch(self, views: _SequenceViews, plan: MicroBatchPlan, statistics: StatisticsAccumulator) -> Tensor:
+        """Forward one micro-batch; returns its part of the loss, a scalar."""
+        padded = pad([views.token_ids[i] for i in plan], [views.sampled[i] for i in plan])
+        current_N, entropy_N = self._forward(
+            padded.ids_BT, padded.rows_N, padded.columns_N, self.params.rollout.temperature
+        )
+        if not plan:
+            return current_N.sum() * 0.0
+        tokens = views.tokens_of(plan, current_N.device)
+        return self._loss(tokens, current_N, entropy_N, statistics)
+
+    def _loss(
+        self, tokens: _Tokens, current_N: Tensor, entropy_N: Tensor, statistics: StatisticsAccumulator
+    ) -> Tensor:
+        training = self.params.training
+        proximal_N = current_N.detach()
+        log_ratio_N = proximal_N.double() - tokens.behaviour_N
+        importance_N = torch.ones_like(proximal_N)
+        if training.importance == "token_truncated":
+            importance_N = token_truncated(log_ratio_N.exp(), training.importance_cap).to(proximal_N.dtype)
+        limits = (training.clip_low, training.clip_high)
+        objective_N = decoupled_surrogate(current_N, proximal_N, importance_N, tokens.advantage_N, *limits)
+        loss = -(tokens.weight_N * objective_N).sum()
+        statistics.add(
+            loss=loss,
+            entropy_N=entropy_N,
+            log_ratio_N=log_ratio_N,
+            applied_N=importance_N,
+            clipped_N=clipped_tokens((current_N - proximal_N).exp().detach(), tokens.advantage_N, *limits),
+            advantage_N=tokens.advantage_N,
+            lag_N=tokens.lag_N,
+        )
+        return loss
+
+    def _forward(
+        self, ids_BT: Tensor, rows_N: Tensor, columns_N: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        device = self.engine.device
+        return self.engine(ids_BT.to(device), rows_N.to(device), columns_N.to(device), temperature)
+
+    def _reduce(self, statistics: StatisticsAccumulator) -> None:
+        if self.ranks > 1:
+            device = self.engine.device
+            sums, maxima = statistics.sums.to(device), statistics.maxima.to(device)
+            torch.distributed.all_reduce(sums)
+            torch.distributed.all_reduce(maxima, op=torch.distributed.ReduceOp.MAX)
+            statistics.sums, statistics.maxima = sums.cpu(), maxima.cpu()
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """The sampled tokens of one micro-batch, in the order in which they are scored."""
+
+    behaviour_N: Tensor
+    lag_N: Tensor
+    advantage_N: Tensor
+    weight_N: Tensor
+
+
+class _SequenceViews:
+    """The batch's tensors, sequence by sequence."""
+
+    def __init__(self, batch: TrainingBatch) -> None:
+        lengths = batch.lengths_N.tolist()
+        self.token_ids = batch.token_ids_S.split(lengths)
+        self.sampled = batch.sampled_S.split(lengths)
+        self._behaviour = batch.behaviour_S.split(lengths)
+        self._lag = batch.lag_S.split(lengths)
+        self._advantages_N = batch.advantages_N
+        self._weights_N = batch.weights_N
+
+    def tokens_of(self, plan: MicroBatchPlan, device: torch.device) -> _Tokens:
+        counts = torch.tensor([int(self.sampled[i].sum()) for i in plan])
+        rows = torch.tensor(plan)
+        return _Tokens(
+            behaviour_N=torch.cat([self._behaviour[i][self.sampled[i]] for i in plan]).to(device),
+            lag_N=torch.cat([self._lag[i][self.sampled[i]] for i in plan]).to(device),
+            advantage_N=self._advantages_N[rows].repeat_interleave(counts).float().to(device),
+            weight_N=self._weights_N[rows].repeat_interleave(counts).float().to(device),
+        )
