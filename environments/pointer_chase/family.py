@@ -28,7 +28,7 @@ LONGEST_CHAIN = 16
 """Files on the longest chain; with the answer it takes 17 turns."""
 DISTRACTORS = 4
 """Files of each task that are not on its chain."""
-EARLY_GUESS_PROBABILITY = 0.25
+EARLY_GUESS_PROBABILITY = 0.35
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class PointerChase:
         return [f">{name}" for name in chain] + [f"={answer}"]
 
     def demonstrate(self, task: Task, rng: Random) -> Sequence[str]:
-        """Like the oracle, but before each read lose patience with a probability of 25% and guess."""
+        """Like the oracle, but before each read lose patience with a probability of 35% and guess."""
         chain, answer = _follow(task)
         actions: list[str] = []
         for name in chain:

@@ -120,9 +120,13 @@ class TrainingParameters(_Section):
     weight_decay: float = Field(0.0, ge=0, description="Decoupled weight decay.")
     max_gradient_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this global norm.")
     micro_batch_tokens: int = Field(2048, ge=64, description="Padded tokens of a micro-batch.")
-    advantage: Literal["grpo", "dr_grpo", "rloo"] = Field("grpo", description="Group baseline.")
+    advantage: Literal["grpo", "grpo_population", "dr_grpo", "rloo", "maxrl"] = Field(
+        "grpo", description="Group baseline."
+    )
     aggregation: Literal["token_mean", "sequence_mean", "constant"] = Field(
-        "token_mean", description="How token losses become one loss."
+        "sequence_mean",
+        description="How token losses become one loss. With `token_mean` and `constant` long failures outweigh all "
+        "else where episodes differ much in length.",
     )
     clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip of the ratio, 1 - clip_low.")
     clip_high: float = Field(0.28, gt=0, description="Upper clip of the ratio, 1 + clip_high.")
@@ -233,6 +237,16 @@ class Settings(BaseSettings):
         versions = "-".join(f"{name}{_version(name)}" for name in ("torch", "deepspeed"))
         place = hashlib.sha256(sys.prefix.encode()).hexdigest()[:8]
         return self.cache_dir / "torch_extensions" / f"{versions}-{place}"
+
+
+class RankSettings(BaseSettings):
+    """Which rank of a process group this process is, by the variables that torchrun sets; alone without them."""
+
+    model_config = SettingsConfigDict(extra="ignore", frozen=True)
+
+    rank: int = Field(0, ge=0, validation_alias="RANK")
+    local_rank: int = Field(0, ge=0, validation_alias="LOCAL_RANK")
+    world_size: int = Field(1, ge=1, validation_alias="WORLD_SIZE")
 
 
 @cache
