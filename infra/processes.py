@@ -122,5 +122,6 @@ def _signal(process: psutil.Process, *, kill: bool) -> None:
             process.kill()
         else:
             process.terminate()
+            process.resume()  # one that is stopped could not act on it
     except psutil.Error:
         pass

@@ -52,14 +52,14 @@ def configuration(layout: Layout, parts: Iterable[Part]) -> str:
     head = f"""\
 ; Written by `driftline up`; edits are lost.
 [supervisord]
-nodaemon=true
-silent=true
+nodaemon=false
 {as_root}directory={_escape(layout.repository)}
 logfile={_escape(layout.log("supervisord"))}
 logfile_maxbytes={LOG_BYTES}
 logfile_backups={LOG_BACKUPS}
 pidfile={_escape(layout.sockets / "supervisord.pid")}
 childlogdir={_escape(layout.logs)}
+umask=077
 
 [unix_http_server]
 file={_escape(layout.supervisor_socket)}
@@ -191,31 +191,30 @@ class SupervisorClient:
 
 
 def launch(layout: Layout, environment: Mapping[str, str]) -> None:
-    """Start supervisord in its own session and wait until it answers.
+    """Start supervisord, which leaves this process's session, and wait until it answers.
 
     Raises:
-        StackError: It ended, or did not answer in time.
+        StackError: It refused its configuration, or did not answer in time.
     """
     layout.supervisor_socket.unlink(missing_ok=True)
-    log = layout.log("supervisord-output")
+    log = layout.log("supervisord-start")
     with log.open("wb") as output:
-        process = subprocess.Popen(
+        code = subprocess.run(
             [program("supervisord"), "-c", str(layout.configuration)],
             env=dict(environment),
             cwd=layout.repository,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            start_new_session=True,
-        )
+            check=False,
+            timeout=START_DEADLINE_S,
+        ).returncode
+    if code:
+        raise StackError(f"the process manager did not start:\n{tail(log)}")
     client = SupervisorClient(layout)
     until = time.monotonic() + START_DEADLINE_S
     while not client.answers():
-        if process.poll() is not None:
-            raise StackError(f"the process manager ended at once:\n{tail(log)}")
         if time.monotonic() > until:
-            process.kill()
-            process.wait()
             raise StackError(f"the process manager did not answer within {START_DEADLINE_S:.0f} s: see {log}")
         time.sleep(0.1)
 

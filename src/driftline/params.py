@@ -207,7 +207,7 @@ class RunParameters(_Section):
 class Settings(BaseSettings):
     """Surroundings of a process, from environment variables. Credentials come through boto3's own chain."""
 
-    model_config = SettingsConfigDict(env_prefix="DRIFTLINE_", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="DRIFTLINE_", env_ignore_empty=True, extra="ignore", frozen=True)
 
     s3_endpoint: str | None = Field(None, description="S3 endpoint URL; None is Amazon's own.")
     s3_region: str = "us-east-1"
