@@ -7,6 +7,7 @@ own `script.<rank>`) and appends its pid to `pids`. A line is JSON: {"error": "E
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -17,11 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from driftline import errors
-from driftline.params import settings
 from driftline.process import child_main
-from driftline.records import Head
-from driftline.store.client import open_store
-from driftline.store.run_store import RunStore
 
 
 def act() -> None:
@@ -45,12 +42,20 @@ def play(line: dict[str, Any], run: str) -> None:
     if "error" in line:
         raise getattr(errors, line["error"])(line.get("message", ""))
     if "end" in line:
-        store = RunStore(open_store(settings()), run)
-        try:
-            store.create_head(Head(1, 0, None, None, 0, (), 0, ((0, "v"),)))
-        except errors.PreconditionFailed:
-            pass
-        store.end(line["end"], line.get("reason", ""))
+        end(run, line["end"], line.get("reason", ""))
+
+
+def end(run: str, state: Any, reason: str) -> None:
+    """Imports the store only here: most scripts do without, and start quickly."""
+    from driftline.params import settings
+    from driftline.records import Head
+    from driftline.store.client import open_store
+    from driftline.store.run_store import RunStore
+
+    store = RunStore(open_store(settings()), run)
+    with contextlib.suppress(errors.PreconditionFailed):
+        store.create_head(Head(1, 0, None, None, 0, (), 0, ((0, "v"),)))
+    store.end(state, reason)
 
 
 if __name__ == "__main__":

@@ -86,6 +86,8 @@ class Collector:
         self._head_changed = True
         self._failure: BaseException | None = None
         self._record: str | None = None
+        self._delivered = 0
+        self._writer: GroupWriter | None = None
         self._follower = HeadFollower(
             run_store,
             resources.engine,
@@ -93,6 +95,7 @@ class Collector:
             update_deadline_s=parameters.engine.request_deadline_s,
             on_head=self._on_head,
             on_applied=telemetry.applied,
+            is_idle=lambda: not self._playing,
             clock=resources.clock,
         )
         self._keeper = Keeper(
@@ -120,13 +123,18 @@ class Collector:
             await self._follower.begin(self._limits.batch_deadline_s)
             await self._begin_ledger()
             sequence = await self._threads.run(self._run_store.next_sequence, self._place.name)
-            writer = GroupWriter(
-                self._run_store, self._place.name, sequence, self._threads, on_written=self._on_written
+            writer = self._writer = GroupWriter(
+                self._run_store,
+                self._place.name,
+                sequence,
+                self._threads,
+                is_urgent=self._is_urgent,
+                on_written=self._on_written,
             )
             writing = asyncio.create_task(writer.write(), name="writer")
             services = [
                 asyncio.create_task(self._follower.follow(), name="follower"),
-                asyncio.create_task(self._dispatch(writer), name="dispatcher"),
+                asyncio.create_task(self._dispatch(), name="dispatcher"),
                 asyncio.create_task(self._keeper.keep(), name="keeper"),
             ]
             try:
@@ -163,10 +171,11 @@ class Collector:
         closed += self._follower.newest.given_up
         self._ledger = scheduler.GroupLedger(closed=closed, offset=self._place.index, stride=self._place.cells)
         self._record = self._follower.newest.record
+        self._delivered = self._follower.newest.spent
 
     # ---- the dispatcher
 
-    async def _dispatch(self, writer: GroupWriter) -> None:
+    async def _dispatch(self) -> None:
         while self._follower.newest.state == "running":
             self._wake.clear()
             if self._failure is not None:
@@ -176,7 +185,7 @@ class Collector:
                 self._cancel_useless()
                 await self._close_consumed()
             self._claim_more()
-            self._start_more(writer)
+            self._start_more()
             self._telemetry.waiting.set(self._waits_for())
             await self._woken()
 
@@ -242,7 +251,7 @@ class Collector:
         task = task if claim.task_id == task.id else await self._tasks.of_claim(claim)
         self._open[number] = OpenGroup(claim, task, self._rollout.group_size, asked_at)
 
-    def _start_more(self, writer: GroupWriter) -> None:
+    def _start_more(self) -> None:
         acknowledged = self._follower.acknowledged
         if acknowledged is None:
             return
@@ -253,10 +262,10 @@ class Collector:
             group = self._open[number]
             group.waiting.remove(member)
             group.playing[member] = self._spawn(
-                self._play(group, member, writer), self._playing, f"episode {number}.{member}"
+                self._play(group, member), self._playing, f"episode {number}.{member}"
             )
 
-    async def _play(self, group: OpenGroup, member: int, writer: GroupWriter) -> None:
+    async def _play(self, group: OpenGroup, member: int) -> None:
         claim = group.claim
         spec = EpisodeSpec(
             self._run_store.run, claim.cell, claim.group, member, claim.attempt, group.task, claim.task_set
@@ -271,7 +280,8 @@ class Collector:
         self._telemetry.finished(episode, trajectory)
         group.finished[member] = trajectory
         if group.complete:
-            writer.put(group.as_group())
+            assert self._writer is not None
+            self._writer.put(group.as_group())
 
     def _waits_for(self) -> str | None:
         """What a cell without episodes waits for: the engine's new weights, claims, or the trainer."""
@@ -302,6 +312,12 @@ class Collector:
     def _on_head(self) -> None:
         self._head_changed = True
         self._wake.set()
+        if self._writer is not None:
+            self._writer.nudge()
+
+    def _is_urgent(self, queued: int) -> bool:
+        per_step = self._rollout.groups_per_step
+        return scheduler.completes_a_batch(queued, self._delivered, self._follower.newest.spent, per_step)
 
     def _on_lost(self, group: OpenGroup) -> None:
         """Another cell has taken the group: drop what is unfinished; what is finished will count once."""
@@ -318,6 +334,7 @@ class Collector:
 
     def _on_written(self, groups: Sequence[Group]) -> None:
         self._telemetry.written(groups)
+        self._delivered += len(groups)
         self._ledger.close(group.number for group in groups)
         for group in groups:
             self._open.pop(group.number, None)

@@ -19,10 +19,9 @@ A reward is never made up: only what the environment gave counts. The environmen
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from driftline.engine.protocol import Engine, Generation, GenerationRequest
@@ -213,14 +212,16 @@ class Episode:
 
     async def _generate(self, request: GenerationRequest) -> Generation:
         deadline_s = self._limits.request_deadline_s
-        with self._recorded():
-            try:
-                async with asyncio.timeout(deadline_s):
-                    generation = await self._using.engine.generate(request)
-            except TimeoutError:
-                raise EngineDied(
-                    f"the engine did not answer a request within {deadline_s:g} s: raise engine.request_deadline_s"
-                ) from None
+        start = self._using.busy.begin()
+        try:
+            async with asyncio.timeout(deadline_s):
+                generation = await self._using.engine.generate(request)
+        except TimeoutError:
+            raise EngineDied(
+                f"the engine did not answer a request within {deadline_s:g} s: raise engine.request_deadline_s"
+            ) from None
+        finally:
+            self._request_seconds.append((start, self._using.busy.end()))
         self._seconds["queued"] += generation.queued_s
         self._seconds["prefilling"] += generation.prefill_s
         self._seconds["decoding"] += generation.decode_s
@@ -242,15 +243,17 @@ class Episode:
     async def _step(self, text: str) -> StepResult:
         assert self._environment is not None
         environment = self._environment
-        with self._recorded():
-            before = self._using.clock()
+        start = self._using.busy.begin()
+        try:
             result = await self._using.guard.call(
                 "step", self._limits.step_deadline_s, lambda: environment.step(text)
             )
-            if not isinstance(result, StepResult):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise EnvironmentFailed(f"step returned {type(result).__name__}: it must return a StepResult")
-            part = "in_tools" if result.reward is None else "in_reward"
-            self._seconds[part] += self._using.clock() - before
+        finally:
+            end = self._using.busy.end()
+            self._request_seconds.append((start, end))
+        if not isinstance(result, StepResult):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise EnvironmentFailed(f"step returned {type(result).__name__}: it must return a StepResult")
+        self._seconds["in_tools" if result.reward is None else "in_reward"] += end - start
         return result
 
     async def _close(self) -> None:
@@ -261,16 +264,6 @@ class Episode:
             await self._using.guard.call("close", CLOSE_DEADLINE_S, environment.close)
         except (EnvironmentFailed, DeadlineExceeded) as error:
             LOG.warning("group %d member %d: %s", self.spec.group, self.spec.member, error)
-
-    @contextlib.contextmanager
-    def _recorded(self) -> Generator[None, None, None]:
-        """Note when a request or a tool call ran."""
-        start = self._using.clock()
-        with self._using.busy.running():
-            try:
-                yield
-            finally:
-                self._request_seconds.append((start, self._using.clock()))
 
     def _fail(self, error: DriftlineError | TimeoutError) -> None:
         """The one place that says which failure is which ending. What was earned before it does not count."""

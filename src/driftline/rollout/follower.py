@@ -23,7 +23,9 @@ from driftline.store.run_store import RunStore
 
 LOG = logging.getLogger(__name__)
 
-POLL_S = 0.05
+POLL_S = 0.12
+POLL_IDLE_S = 0.04
+"""While the cell has nothing to do, and so waits for HEAD."""
 POLL_AT_START_S = 0.25
 
 
@@ -50,7 +52,7 @@ class HeadFollower:
         update_deadline_s: float,
         on_head: Callable[[], None],
         on_applied: Callable[[Applied], None],
-        poll_s: float = POLL_S,
+        is_idle: Callable[[], bool],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._run_store = run_store
@@ -59,7 +61,7 @@ class HeadFollower:
         self._update_deadline_s = update_deadline_s
         self._on_head = on_head
         self._on_applied = on_applied
-        self._poll_s = poll_s
+        self._is_idle = is_idle
         self._clock = clock
         self._newest: Head | None = None
         self._etag = ""
@@ -100,7 +102,7 @@ class HeadFollower:
         while self.newest.state == "running":
             if await self._poll():
                 await self._catch_up()
-            await asyncio.sleep(self._poll_s)
+            await asyncio.sleep(POLL_IDLE_S if self._is_idle() else POLL_S)
 
     async def _poll(self) -> bool:
         """Read HEAD if it has changed; returns whether it is known."""

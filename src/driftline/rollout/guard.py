@@ -22,7 +22,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from driftline.errors import DeadlineExceeded, EnvironmentFailed
 
@@ -56,14 +56,13 @@ class EnvironmentGuard:
             LOG.warning("not in the main thread: an environment that blocks the event loop cannot be interrupted")
             yield
             return
-        before = signal.signal(signal.SIGALRM, _interrupt)
+        _handler.acquire()
         self._armed = True
         try:
             yield
         finally:
             self._armed = False
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
-            signal.signal(signal.SIGALRM, before)
+            _handler.release()
 
     async def call(self, what: str, deadline_s: float, method: Callable[[], Awaitable[T]]) -> T:
         """Await `method()`.
@@ -77,30 +76,37 @@ class EnvironmentGuard:
             DeadlineExceeded: It did not return in time.
             EnvironmentFailed: It raised.
         """
-        late = f"the environment's {what} took longer than {deadline_s:g} s: raise environment.step_deadline_s"
-        deadline = asyncio.timeout(deadline_s)
+        watched = _Watched(_coroutine(method), deadline_s if self._armed else 0.0)
         try:
-            async with asyncio.timeout(deadline_s + self._grace_s), deadline:
-                with self._known(deadline):
-                    result = await _Watched(_coroutine(method), deadline_s if self._armed else 0.0)
+            if watched.begin():
+                return watched.result
+            return await self._wait(watched, deadline_s)
         except EnvironmentBlocked:
             self._extend_others(deadline_s)
-            raise DeadlineExceeded(f"{late}, and make it await: it blocked the event loop") from None
+            raise DeadlineExceeded(
+                f"{_late(what, deadline_s)}, and make it await: it blocked the event loop"
+            ) from None
+        except _Late:
+            raise DeadlineExceeded(_late(what, deadline_s)) from None
         except Exception as error:
-            if deadline.expired():
-                raise DeadlineExceeded(late) from None
             raise EnvironmentFailed(f"{what} raised {type(error).__name__}: {error}") from error
-        if deadline.expired():
-            raise DeadlineExceeded(late)
-        return result
 
-    @contextlib.contextmanager
-    def _known(self, deadline: asyncio.Timeout) -> Generator[None, None, None]:
+    async def _wait(self, watched: _Watched[T], deadline_s: float) -> T:
+        """Await the rest of a call under its deadline, after which nothing that it returns or raises counts."""
+        deadline = asyncio.timeout(deadline_s)
         self._deadlines.add(deadline)
         try:
-            yield
+            async with asyncio.timeout(deadline_s + self._grace_s), deadline:
+                result = await watched
+        except Exception:
+            if deadline.expired():
+                raise _Late from None
+            raise
         finally:
             self._deadlines.discard(deadline)
+        if deadline.expired():
+            raise _Late
+        return result
 
     def _extend_others(self, seconds: float) -> None:
         """Give the time that one environment held the loop back to the others, whose deadlines went on."""
@@ -110,28 +116,48 @@ class EnvironmentGuard:
                 deadline.reschedule(when + seconds)
 
 
-class _Watched:
-    """Awaits a coroutine, with a timer on each stretch in which it runs, and lets go of it at the second cancel."""
+class _Late(BaseException):
+    """The deadline has passed."""
+
+
+class _Watched(Generic[T]):
+    """Awaits a coroutine, with a timer on each stretch in which it runs, and lets go of it at the second cancel.
+
+    The first stretch (`begin`) is often all there is: a call that waits for nothing needs no deadline but the timer.
+    """
+
+    result: T
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], stretch_s: float) -> None:
         self._coroutine = coroutine
         self._stretch_s = stretch_s
+        self._waits_for: Any = None
 
-    def __await__(self) -> Generator[Any, Any, Any]:
-        advance, cancelled = partial(self._coroutine.send, None), False
+    def begin(self) -> bool:
+        """Run it until it waits for something; returns whether it ended instead, with `result`."""
+        return self._advance(partial(self._coroutine.send, None))
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        cancelled = False
         while True:
             try:
-                waiting_for = self._run(advance)
-            except StopIteration as stop:
-                return stop.value
-            try:
-                advance = partial(self._coroutine.send, (yield waiting_for))
+                advance = partial(self._coroutine.send, (yield self._waits_for))
             except BaseException as error:
                 if isinstance(error, GeneratorExit) or (cancelled and isinstance(error, asyncio.CancelledError)):
                     self._abandon()
                     raise
                 cancelled |= isinstance(error, asyncio.CancelledError)
                 advance = partial(self._coroutine.throw, error)
+            if self._advance(advance):
+                return self.result
+
+    def _advance(self, advance: Callable[[], Any]) -> bool:
+        try:
+            self._waits_for = self._run(advance)
+        except StopIteration as stop:
+            self.result = stop.value
+            return True
+        return False
 
     def _run(self, advance: Callable[[], Any]) -> Any:
         if not self._stretch_s:
@@ -156,5 +182,31 @@ async def _coroutine(method: Callable[[], Awaitable[T]]) -> T:
         raise EnvironmentFailed(f"SystemExit({error.code})") from error
 
 
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise EnvironmentBlocked
+def _late(what: str, deadline_s: float) -> str:
+    return f"the environment's {what} took longer than {deadline_s:g} s: raise environment.step_deadline_s"
+
+
+class _Handler:
+    """The process's handler of SIGALRM, installed as long as any guard needs it."""
+
+    def __init__(self) -> None:
+        self._users = 0
+        self._before: Any = None
+
+    def acquire(self) -> None:
+        if self._users == 0:
+            self._before = signal.signal(signal.SIGALRM, self._interrupt)
+        self._users += 1
+
+    def release(self) -> None:
+        self._users -= 1
+        if self._users == 0:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, self._before)
+
+    @staticmethod
+    def _interrupt(number: int, frame: FrameType | None) -> None:
+        raise EnvironmentBlocked
+
+
+_handler = _Handler()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 
 Interval = tuple[float, float]
 
@@ -26,18 +25,24 @@ class BusyMeter:
         """How many requests and tool calls run at this moment."""
         return self._running
 
-    @contextlib.contextmanager
-    def running(self) -> Generator[None, None, None]:
-        """Count something as running while the context lasts."""
+    def begin(self) -> float:
+        """Count something more as running; returns the time."""
+        now = self._clock()
         if self._running == 0:
-            self._begin()
+            if self._intervals and now - self._intervals[-1][1] < GAP_S:
+                self._since, _ = self._intervals.pop()
+            else:
+                self._since = now
         self._running += 1
-        try:
-            yield
-        finally:
-            self._running -= 1
-            if self._running == 0:
-                self._intervals.append((self._since, self._clock()))
+        return now
+
+    def end(self) -> float:
+        """Count something less as running; returns the time."""
+        now = self._clock()
+        self._running -= 1
+        if self._running == 0:
+            self._intervals.append((self._since, now))
+        return now
 
     def take(self) -> list[Interval]:
         """The stretches since the last call, disjoint and in order; one that goes on is cut here."""
@@ -47,13 +52,6 @@ class BusyMeter:
             taken.append((self._since, now))
             self._since = now
         return taken
-
-    def _begin(self) -> None:
-        now = self._clock()
-        if self._intervals and now - self._intervals[-1][1] < GAP_S:
-            self._since, _ = self._intervals.pop()
-        else:
-            self._since = now
 
 
 class WaitingMeter:

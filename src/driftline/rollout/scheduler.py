@@ -131,3 +131,18 @@ def claims_wanted(free_slots: int, waiting_members: int, group_size: int, *, ahe
         ahead: Groups that should wait when all slots are taken.
     """
     return max(0, -(-(free_slots + ahead * group_size - waiting_members) // group_size))
+
+
+def completes_a_batch(queued: int, delivered: int, spent: int, groups_per_step: int) -> bool:
+    """Whether the trainer can take its next step with the queued groups, and could not without them.
+
+    Until then, and after that, nothing is gained by writing a finished group at once: it may wait for others and
+    share an object with them. (With several cells nobody knows `delivered`; their groups just wait a moment.)
+
+    Args:
+        queued: Finished groups that are not written yet.
+        delivered: Groups that were written, or spent before this cell began.
+        spent: HEAD's count of groups trained or given up.
+        groups_per_step: Groups of a batch.
+    """
+    return delivered < spent + groups_per_step <= delivered + queued

@@ -9,6 +9,9 @@ from driftline.records import Group
 from driftline.rollout.background import StoreThreads
 from driftline.store.run_store import RunStore
 
+LINGER_S = 0.1
+"""How long a finished group that nobody needs yet waits for others to share its object."""
+
 
 class GroupWriter:
     """The queue of finished groups and the one writer of a cell's sequence.
@@ -23,15 +26,29 @@ class GroupWriter:
         sequence: int,
         threads: StoreThreads,
         *,
+        is_urgent: Callable[[int], bool],
         on_written: Callable[[Sequence[Group]], None],
     ) -> None:
+        """Begin at a sequence number.
+
+        Args:
+            run_store: Where to.
+            cell: The cell whose sequence it is.
+            sequence: Number of the next object.
+            threads: For calls of the store.
+            is_urgent: Asked with the number of groups in the queue: whether to write them at once.
+            on_written: Called with groups that are in the store.
+        """
         self._run_store = run_store
         self._cell = cell
         self._sequence = sequence
         self._threads = threads
+        self._is_urgent = is_urgent
         self._on_written = on_written
         self._queue: list[Group] = []
+        self._flushing = False
         self._filled = asyncio.Event()
+        self._urgent = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -40,19 +57,36 @@ class GroupWriter:
         self._queue.append(group)
         self._filled.set()
         self._empty.clear()
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Ask again whether what is queued is urgent."""
+        if self._flushing or self._is_urgent(len(self._queue)):
+            self._urgent.set()
 
     async def write(self) -> None:
         """Write what is queued, for ever."""
         while True:
             await self._filled.wait()
+            await self._linger()
             self._filled.clear()
-            while batch := self._queue:
-                self._queue = []
-                await self._threads.run(self._run_store.append_groups, self._cell, self._sequence, batch)
-                self._sequence += 1
-                self._on_written(batch)
-            self._empty.set()
+            batch, self._queue = self._queue, []
+            await self._threads.run(self._run_store.append_groups, self._cell, self._sequence, batch)
+            self._sequence += 1
+            self._on_written(batch)
+            if not self._queue:
+                self._empty.set()
 
     async def flush(self) -> None:
-        """Wait until everything queued is written."""
+        """Wait until everything queued is written; from now on nothing lingers."""
+        self._flushing = True
+        self.nudge()
         await self._empty.wait()
+
+    async def _linger(self) -> None:
+        try:
+            async with asyncio.timeout(LINGER_S):
+                await self._urgent.wait()
+        except TimeoutError:
+            pass
+        self._urgent.clear()

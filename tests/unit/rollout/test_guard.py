@@ -109,9 +109,13 @@ async def test_cancellation_passes_through(guard: EnvironmentGuard) -> None:
         await call
 
 
-def test_it_leaves_signals_as_they_were() -> None:
+def test_it_leaves_signals_as_they_were_though_guards_overlap() -> None:
     before = signal.getsignal(signal.SIGALRM)
-    with EnvironmentGuard().installed():
-        assert signal.getsignal(signal.SIGALRM) != before
+    first, second = EnvironmentGuard().installed(), EnvironmentGuard().installed()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert signal.getsignal(signal.SIGALRM) != before
+    second.__exit__(None, None, None)
     assert signal.getsignal(signal.SIGALRM) == before
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

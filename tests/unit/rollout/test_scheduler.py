@@ -85,3 +85,11 @@ def test_what_is_held_elsewhere_is_tried_again_when_its_lease_may_be_over() -> N
     assert ledger.take(2, 10, now=99.0) == []
     ledger.held_elsewhere(1, retry_at=100.0)
     assert ledger.next_retry() is None
+
+
+@pytest.mark.parametrize(
+    ("queued", "delivered", "now"), [(1, 15, True), (1, 14, False), (9, 14, True), (3, 16, False)]
+)
+def test_a_group_is_urgent_when_it_completes_the_next_batch(queued: int, delivered: int, now: bool) -> None:
+    assert scheduler.completes_a_batch(queued, delivered, spent=0, groups_per_step=16) is now
+    assert scheduler.completes_a_batch(queued, delivered + 5, spent=5, groups_per_step=16) is now

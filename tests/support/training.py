@@ -1,0 +1,176 @@
+"""What tests of the trainer share: trajectories and groups by hand, a tiny model, a trainer group without DeepSpeed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from driftline.params import RunParameters
+from driftline.records import (
+    EpisodeSeconds,
+    Group,
+    Head,
+    ModelSource,
+    RunDescription,
+    Segment,
+    Trajectory,
+    TrajectoryStatus,
+)
+from driftline.store.run_store import RunStore
+from driftline.training.batch import TrainingBatch
+
+VOCABULARY = 43
+
+
+def trajectory(
+    group: int = 0,
+    member: int = 0,
+    *,
+    reward: float | None = 1.0,
+    tokens: Sequence[int] = (5, 6, 7, 8),
+    mask: Sequence[bool] = (False, True, False, True),
+    logprobs: Sequence[float] | None = None,
+    segments: Sequence[tuple[int, int]] = ((0, 0),),
+    status: TrajectoryStatus = "ok",
+    reason: str = "",
+    run: str = "r",
+    finished: float = 20.0,
+) -> Trajectory:
+    """One member; log-probabilities default to -0.5 where sampled."""
+    return Trajectory(
+        run=run,
+        group=group,
+        member=member,
+        attempt=0,
+        cell="c0",
+        task_id=f"task-{group}",
+        task_set="v1",
+        environment="pointer_chase/v1",
+        token_ids=tuple(tokens),
+        loss_mask=tuple(mask),
+        logprobs=tuple(logprobs) if logprobs is not None else tuple(-0.5 if sampled else 0.0 for sampled in mask),
+        segments=tuple(Segment(start, version) for start, version in segments),
+        turns=1,
+        reward=reward,
+        success=None if reward is None else reward > 0,
+        status=status,
+        reason=reason,
+        seconds=EpisodeSeconds(decoding=1.0),
+        started_unix=finished - 10.0,
+        finished_unix=finished,
+    )
+
+
+def group(number: int, rewards: Sequence[float | None], *, version: int = 0, run: str = "r", key: str = "") -> Group:
+    """A group with one member a reward; None is a member that failed."""
+    members = tuple(
+        trajectory(
+            number,
+            member,
+            reward=reward,
+            segments=((0, version),),
+            status="ok" if reward is not None else "env_error",
+            reason="" if reward is not None else "boom",
+            run=run,
+        )
+        for member, reward in enumerate(rewards)
+    )
+    return Group(number, f"task-{number}", "v1", members, key)
+
+
+def random_group(number: int, rng: Random, *, members: int = 4, version: int = 0, run: str = "r") -> Group:
+    """A group of random sequences of very different lengths, as a wide policy would sample them."""
+    made: list[Trajectory] = []
+    for member in range(members):
+        length = rng.choice([4, 6, 9, 14, 30])
+        mask = [False] + [rng.random() < 0.5 for _ in range(length - 2)] + [True]
+        made.append(
+            trajectory(
+                number,
+                member,
+                reward=float(rng.random() < 0.5),
+                tokens=[rng.randrange(VOCABULARY) for _ in range(length)],
+                mask=mask,
+                logprobs=[-rng.uniform(2.0, 5.0) if sampled else 0.0 for sampled in mask],
+                segments=((0, version),),
+                run=run,
+            )
+        )
+    return Group(number, f"task-{number}", "v1", tuple(made))
+
+
+def tiny_model(directory: Path, *, tied: bool = False, seed: int = 0) -> Path:
+    """Save a two-layer Llama with a character tokenizer as a model directory."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from driftline.engine.tokens import save_character_tokenizer
+    from environments import FAMILIES
+
+    torch.manual_seed(seed)
+    configuration = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        initializer_range=0.2,
+        tie_word_embeddings=tied,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=1,
+    )
+    alphabet = FAMILIES["pointer_chase/v1"].alphabet
+    assert alphabet is not None
+    save_character_tokenizer(alphabet, directory, max_length=128)
+    LlamaForCausalLM(configuration).save_pretrained(directory)
+    return directory
+
+
+def parameters(**sections: Mapping[str, Any]) -> RunParameters:
+    """Small batches: two groups of four, three steps."""
+    small: dict[str, dict[str, Any]] = {
+        "rollout": {"group_size": 4, "groups_per_step": 2},
+        "overlap": {"lead_groups": 2, "max_lag_versions": 2},
+        "training": {"steps": 3, "micro_batch_tokens": 64, "learning_rate": 1e-2},
+        "engine": {"max_model_len": 128},
+    }
+    for name, section in sections.items():
+        small[name] = {**small.get(name, {}), **section}
+    return RunParameters.model_validate(small)
+
+
+def new_run(store: Any, run: str, params: RunParameters, model: ModelSource | None = None) -> RunStore:
+    """Create `run.json` and HEAD."""
+    run_store = RunStore(store, run)
+    source = model or ModelSource("0" * 32, "models/none/", (), tied_embeddings=False)
+    run_store.create(
+        RunDescription(
+            run=run,
+            created_unix=1.0,
+            parameters=params.model_dump(mode="json"),
+            code_version="test",
+            model=source,
+            task_set="v1",
+            held_out_task_set="v1",
+            mlflow_run=None,
+        )
+    )
+    run_store.create_head(Head(0, 0, None, None, 0, (), params.overlap.lead_groups, ((0, "v1"),)))
+    return run_store
+
+
+def plain_batch(batch: TrainingBatch) -> Iterator[tuple[Tensor, Tensor, Tensor, float, float]]:
+    """(ids, sampled, behaviour, advantage, weight) of each sequence."""
+    lengths = batch.lengths_N.tolist()
+    parts = (batch.token_ids_S.split(lengths), batch.sampled_S.split(lengths), batch.behaviour_S.split(lengths))
+    for ids, sampled, behaviour, advantage, weight in zip(
+        *parts, batch.advantages_N.tolist(), batch.weights_N.tolist(), strict=True
+    ):
+        yield ids, sampled, behaviour, advantage, weight
