@@ -92,6 +92,7 @@ async def test_events_and_log_lines_arrive_apart_and_in_order(tmp_path: Path) ->
             for i in range(3):
                 emit({"event": "progress", "step": i})
             emit({"event": "result", "answer": 42})
+            print('{"event": "result", "answer": 0}')
         child_main(main)
         """,
     )
@@ -101,7 +102,8 @@ async def test_events_and_log_lines_arrive_apart_and_in_order(tmp_path: Path) ->
     assert [e["step"] for e in ear.events[1:4]] == [0, 1, 2]
     assert outcome.exit_code == 0
     assert outcome.result == {"event": "result", "answer": 42}
-    assert {"a stray print", '{"not": "an event"}', "a log line"} <= set(ear.log)
+    prints = {"a stray print", '{"not": "an event"}', '{"event": "result", "answer": 0}'}
+    assert prints | {"a log line"} <= set(ear.log)
 
 
 async def test_lines_on_stdout_that_are_no_events_become_log_lines(tmp_path: Path) -> None:
@@ -432,6 +434,20 @@ def test_a_killed_supervisor_takes_its_child_along(tmp_path: Path, supervisor: s
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+
+def test_a_closed_lifeline_ends_the_child_though_its_parent_lives(tmp_path: Path) -> None:
+    argv = child(tmp_path, "child_main(lambda: (emit({'event': 'ready'}), time.sleep(600)))")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdout.readline()
+            process.stdin.close()
+            assert process.wait(timeout=5) == -signal.SIGKILL  # it takes the rest of its group along
+        finally:
+            process.kill()
 
 
 def test_without_a_pipe_for_stdin_there_is_no_lifeline(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_what_is_there_already_is_not_fetched_again(store: MemoryStore, model: P
     download(store, entries, "m/", copy)
     store.delete([entries[1].key])
     download(store, entries, "m/", copy)
-    (copy / "deep" / "weights.bin").write_bytes(b"damaged")
+    (copy / "deep" / "weights.bin").write_bytes(bytes(256_000))
     with pytest.raises(ObjectMissing):
         download(store, entries, "m/", copy)
 

@@ -219,6 +219,8 @@ def test_a_forked_child_uses_connections_of_its_own(store: S3Store, script: Scri
         child = multiprocessing.get_context("fork").Process(target=store.put, args=("a", b"from the child"))
         child.start()
     child.join(20)
+    child.kill()
+    child.join()
     assert child.exitcode == 0
     assert store.get("a").body == b"from the child"
 
