@@ -22,6 +22,7 @@ from tasks import benchmark, overlap, runs
 from tasks.model import base_policy
 from tasks.preflight import preflight
 from tasks.refresh import TaskSetVersions
+from tasks.stores import run_store
 
 DEFAULTS = RunParameters()  # pyright: ignore[reportCallIssue]
 
@@ -65,9 +66,10 @@ async def overlap_benchmark(
 
 async def one_run(run: str, params: RunParameters, task_sets: TaskSetVersions, skip_steps: int) -> benchmark.Figures:
     """Roll out and train once, without evaluation and MLflow, and measure it."""
-    await runs.create(run, params, await base_policy(params), task_sets, mlflow_run=None)
+    description = await runs.create(run, params, await base_policy(params), task_sets, mlflow_run=None)
+    await runs.open_head(description, params)
     await overlap.roll_out_and_train(run, params)
-    store = runs.run_store(run)
+    store = run_store(run)
     records, spans = await asyncio.to_thread(lambda: (store.steps(), store.spans()))
     return benchmark.measure(params, records, spans, skip=skip_steps)
 

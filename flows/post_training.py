@@ -60,7 +60,7 @@ async def begin(run: str, params: RunParameters) -> RunDescription:
 async def go_on(description: RunDescription, params: RunParameters) -> None:
     """Take a run from where it stands to its end. What is done already is not done again."""
     run = description.run
-    if await runs.reopen(run) != "finished":
+    if await runs.open_head(description, params) != "finished":
         await overlap.roll_out_and_train(run, params)
     versions = await overlap.versions_to_evaluate(run)
     if versions:

@@ -11,14 +11,14 @@ from pathlib import Path
 from prefect import task
 
 from driftline.errors import ConfigurationError, CorruptObject, ObjectMissing
-from driftline.params import RunParameters, settings
+from driftline.params import RunParameters
 from driftline.records import ModelSource, decode
 from driftline.store import keys
-from driftline.store.client import open_store
 from driftline.store.protocol import ObjectStore
 from driftline.training.base_model import BaseModelSpec
 from tasks.logs import run_logger
 from tasks.processes import run_module
+from tasks.stores import shared_store
 from tasks.surroundings import training_environment
 
 MAKER = "driftline.training.warm_start"
@@ -35,7 +35,7 @@ async def base_policy(params: RunParameters) -> ModelSource:
     """
     logger = run_logger()
     spec = BaseModelSpec.of(params)
-    store = await asyncio.to_thread(open_store, settings())
+    store = shared_store()
     digest = await asyncio.to_thread(spec.digest)
     found = await asyncio.to_thread(find_model, store, digest)
     if found is not None:

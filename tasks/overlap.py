@@ -19,6 +19,7 @@ from tasks.artifacts import ProgressArtifact
 from tasks.flow_runs import PrefectFlowRuns
 from tasks.logs import run_logger
 from tasks.processes import run_module, run_ranks, run_until_over
+from tasks.stores import run_store
 from tasks.supervision import Plan, run_together
 from tasks.surroundings import rollout_environment, training_environment
 
@@ -45,7 +46,7 @@ async def roll_out_and_train(run: str, params: RunParameters) -> None:
     Raises:
         ProcessFailed: One of them failed or was cancelled; the others have been cancelled, and are gone.
     """
-    progress = ProgressArtifact(runs.run_store(run), params.training.steps)
+    progress = ProgressArtifact(run_store(run), params.training.steps)
     async with PrefectFlowRuns() as flow_runs:
         try:
             await run_together(flow_runs, plans(run, params.rollout.cells), on_poll=progress.refresh)
@@ -78,7 +79,7 @@ async def run_cell(run: str, cell: str) -> None:
     await while_parent_lives(
         run_until_over(
             start,
-            runs.run_store(run),
+            run_store(run),
             name=f"rollout cell {cell}",
             limit=params.limits.cell_restarts,
             limit_field="limits.cell_restarts",
@@ -108,7 +109,7 @@ async def run_trainer(run: str) -> None:
         await while_parent_lives(
             run_until_over(
                 start,
-                runs.run_store(run),
+                run_store(run),
                 name="the trainer",
                 limit=params.limits.trainer_restarts,
                 limit_field="limits.trainer_restarts",
@@ -144,7 +145,7 @@ async def run_evaluation(run: str, versions: list[int]) -> None:
 
 async def versions_to_evaluate(run: str) -> list[int]:
     """Base and final policy version, less those that have been evaluated already."""
-    store = runs.run_store(run)
+    store = run_store(run)
 
     def read() -> list[int]:
         head, _ = store.read_head()

@@ -16,12 +16,13 @@ from driftline.environment import TaskFamily, resolve
 from driftline.errors import ConfigurationError
 from driftline.params import RunParameters, Settings, settings
 from driftline.records import RunDescription
-from driftline.store.client import open_store, probe_conditional_writes
+from driftline.store.client import probe_conditional_writes
 from driftline.tracking.mlflow_run import check_server
 from tasks.episodes import play
 from tasks.flow_runs import not_deployed
 from tasks.model import check_model
 from tasks.runs import check_agreement, find_description
+from tasks.stores import opened
 
 STORE_PATIENCE_S = 5.0
 WORKER_PATIENCE_S = 30.0
@@ -62,7 +63,7 @@ async def preflight(
 
 def check_store(found: Settings) -> None:
     """Reach the bucket and see that it takes conditional writes."""
-    probe_conditional_writes(open_store(found, patience_s=STORE_PATIENCE_S))
+    probe_conditional_writes(opened(found, STORE_PATIENCE_S))
 
 
 async def check_environment(params: RunParameters) -> None:

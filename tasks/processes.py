@@ -120,7 +120,8 @@ async def run_until_over(
             raise outcome from failure
         if not isinstance(outcome, Restart):
             return
-        logger.warning("%s: starting it again in %.0f s (%d of %d)", failure, outcome.delay_s, restarts + 1, limit)
+        what = str(failure).splitlines()[0]
+        logger.warning("%s: starting it again in %.0f s (%d of %d)", what, outcome.delay_s, restarts + 1, limit)
         await asyncio.sleep(outcome.delay_s)
         restarts += 1
 

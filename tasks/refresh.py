@@ -10,12 +10,11 @@ from prefect import task
 
 from driftline.environment import Task, TaskFamily, resolve
 from driftline.errors import ConfigurationError, EnvironmentFailed
-from driftline.params import settings
 from driftline.store import tasksets
-from driftline.store.client import open_store
 from driftline.store.protocol import ObjectStore
 from tasks.episodes import play
 from tasks.logs import run_logger
+from tasks.stores import shared_store
 
 HELD_OUT_SEED = 20_000_003
 """Held-out tasks do not depend on a run's seed: success is comparable over seeds, and over nights."""
@@ -60,7 +59,7 @@ async def publish_task_set(
     proposal = await asyncio.to_thread(draw, family, train_tasks, held_out_tasks, seed)
     played = await validate(family, proposal)
     logger.info("%d training and %d held-out tasks; %d played", len(proposal.train), len(proposal.held_out), played)
-    versions = await asyncio.to_thread(publish, open_store(settings()), task_set, proposal)
+    versions = await asyncio.to_thread(publish, shared_store(), task_set, proposal)
     logger.info("published %s %s, held out: %s", versions.name, versions.version, versions.held_out_version)
     return versions
 

@@ -15,7 +15,7 @@ from driftline.tracking.report import Report
 from tasks.logs import run_logger
 from tasks.processes import run_module
 from tasks.reporting import read_report
-from tasks.runs import run_store
+from tasks.stores import run_store
 from tasks.surroundings import training_environment
 
 EXPORTER = "driftline.weights.export"

@@ -17,7 +17,7 @@ from driftline.tracking.summary import record_spans, step_metrics
 from driftline.tracking.timeline import draw
 from tasks.artifacts import show_report
 from tasks.logs import run_logger
-from tasks.runs import run_store
+from tasks.stores import run_store
 from tasks.tracking import best_effort
 
 WRITE_S = 120.0

@@ -16,11 +16,11 @@ from pydantic import BaseModel
 
 from driftline import __version__
 from driftline.errors import ConfigurationError, DriftlineError, ObjectMissing
-from driftline.params import RunParameters, settings
-from driftline.records import ModelSource, RunDescription, RunState
-from driftline.store.client import open_store
+from driftline.params import RunParameters
+from driftline.records import Head, ModelSource, RunDescription, RunState
 from driftline.store.run_store import RunStore
 from tasks.refresh import TaskSetVersions
+from tasks.stores import run_store, shared_store
 
 logger = logging.getLogger(__name__)
 
@@ -35,11 +35,6 @@ def name_of(flow_run_id: str, scheduled: datetime) -> str:
 def tags(task_set_version: str) -> dict[str, str]:
     """What the MLflow run is found by."""
     return {"driftline.code_version": code_version(), "driftline.task_set": task_set_version}
-
-
-def run_store(run: str) -> RunStore:
-    """The objects of a run, in the store that the settings name."""
-    return RunStore(open_store(settings()), run)
 
 
 async def describe(run: str) -> tuple[RunDescription, RunParameters]:
@@ -121,14 +116,33 @@ async def create(
     return description
 
 
-async def reopen(run: str) -> RunState | None:
-    """Let a run that had failed or was cancelled go on; returns the state it had, None if it never began."""
+def first_head(description: RunDescription, lead_groups: int) -> Head:
+    """The head of a run in which nothing has happened; its first trainer publishes version 0."""
+    return Head(
+        epoch=0,
+        step=0,
+        version=None,
+        record=None,
+        spent=0,
+        given_up=(),
+        lead_groups=lead_groups,
+        task_sets=((0, description.task_set),),
+    )
+
+
+async def open_head(description: RunDescription, params: RunParameters) -> RunState | None:
+    """Make the run's head, or let a run that had failed or was cancelled go on.
+
+    Returns:
+        The state that the run had, None if it never began.
+    """
 
     def swap() -> RunState | None:
-        store = run_store(run)
+        store = run_store(description.run)
         try:
             head, etag = store.read_head()
         except ObjectMissing:
+            store.create_head(first_head(description, params.overlap.lead_groups))
             return None
         if head.state in ("failed", "cancelled"):
             store.swap_head(replace(head, state="running", reason=""), etag)
@@ -142,7 +156,7 @@ async def end(run: str, state: RunState, reason: str) -> None:
 
     def write() -> None:
         try:
-            RunStore(open_store(settings(), patience_s=END_PATIENCE_S), run).end(state, reason)
+            RunStore(shared_store(patience_s=END_PATIENCE_S), run).end(state, reason)
         except ObjectMissing:
             return
         except DriftlineError as error:

@@ -61,10 +61,11 @@ def test_parameters_of_another_version_are_refused_with_its_name():
 def store(monkeypatch: pytest.MonkeyPatch) -> RunStore:
     found = RunStore(MemoryStore(), "r1")
     monkeypatch.setattr(runs, "run_store", lambda _run: found)
-    monkeypatch.setattr(runs, "open_store", lambda *_args, **_kwargs: found.store)
+    monkeypatch.setattr(runs, "shared_store", lambda **_options: found.store)
     return found
 
 
+PARAMETERS = RunParameters.model_validate({"overlap": {"lead_groups": 4}})
 HEAD = Head(epoch=2, step=3, version=None, record=None, spent=48, given_up=(), lead_groups=16, task_sets=((0, "v"),))
 
 
@@ -81,11 +82,18 @@ async def test_ending_a_run_that_never_began_changes_nothing(store: RunStore):
     assert list(store.store.list("")) == []
 
 
-async def test_reopening_lets_a_failed_run_go_on_from_where_it_stood(store: RunStore):
-    assert await runs.reopen("r1") is None
+async def test_a_new_run_gets_the_head_in_which_nothing_has_happened(store: RunStore):
+    assert await runs.open_head(described(), PARAMETERS) is None
+    head, _ = store.read_head()
+    assert head == Head(0, 0, None, None, 0, (), 4, ((0, "v"),))
+    assert await runs.open_head(described(), PARAMETERS) == "running"
+    assert store.read_head()[0] == head
+
+
+async def test_opening_lets_a_failed_run_go_on_from_where_it_stood(store: RunStore):
     store.create_head(HEAD)
     await runs.end("r1", "failed", "the engine died")
-    assert await runs.reopen("r1") == "failed"
+    assert await runs.open_head(described(), PARAMETERS) == "failed"
     head, _ = store.read_head()
     assert (head.state, head.reason, head.step, head.task_sets) == ("running", "", 3, ((0, "v"),))
 
@@ -93,7 +101,7 @@ async def test_reopening_lets_a_failed_run_go_on_from_where_it_stood(store: RunS
 async def test_a_finished_run_is_not_reopened(store: RunStore):
     store.create_head(HEAD)
     await runs.end("r1", "finished", "")
-    assert await runs.reopen("r1") == "finished"
+    assert await runs.open_head(described(), PARAMETERS) == "finished"
     assert store.read_head()[0].state == "finished"
 
 
