@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from driftline.engine.scripted import ScriptedEngine
+from driftline.engine.tokens import save_character_tokenizer
 from driftline.environment import Task
 from driftline.params import RunParameters
 from driftline.records import (
@@ -21,18 +24,19 @@ from driftline.records import (
     RunDescription,
     StepRecord,
     StepTimes,
-    WeightsManifest,
 )
 from driftline.rollout.cell import collect
 from driftline.rollout.telemetry import Counters
-from driftline.store import tasksets
-from driftline.store.memory import MemoryStore
+from driftline.store import keys, tasksets
+from driftline.store.files import directory_digest, upload_directory
+from driftline.store.protocol import ObjectStore
 from driftline.store.run_store import RunStore, TrainerLease
 from driftline.tracking import metrics
 from driftline.tracking.traces import EpisodeTrace
 from tests.support.rollout import FAMILY, RENDERER, manifest, parameters, solve
 
 RUN = "toy"
+NO_MODEL = ModelSource("0", "models/0/", (), False)
 WAIT_S = 30.0
 
 
@@ -67,21 +71,28 @@ class RecordingSink:
 
 
 def create_run(
-    store: MemoryStore, params: RunParameters, *, family: Any = FAMILY, tasks: int = 32, held_out: Sequence[Task] = ()
+    store: ObjectStore,
+    params: RunParameters,
+    *,
+    run: str = RUN,
+    family: Any = FAMILY,
+    tasks: int = 32,
+    held_out: Sequence[Task] = (),
+    model: ModelSource = NO_MODEL,
 ) -> RunStore:
     """Publish tasks, and create a run with a head that names no version yet."""
     name = params.environment.task_set
     kept = held_out or family.generate(99, 8)
     version = tasksets.publish(store, name, family.generate(1, tasks), held_out=kept)
     held_out_version = tasksets.head(store, tasksets.held_out_name(name)).version
-    run_store = RunStore(store, RUN)
+    run_store = RunStore(store, run)
     run_store.create(
         RunDescription(
-            run=RUN,
+            run=run,
             created_unix=0.0,
             parameters=params.model_dump(mode="json"),
             code_version="test",
-            model=ModelSource("0", "models/0/", (), False),
+            model=model,
             task_set=version,
             held_out_task_set=held_out_version,
             mlflow_run=None,
@@ -113,7 +124,6 @@ class ToyTrainer:
     finish: bool = True
     batches: list[list[Group]] = field(default_factory=list[list[Group]])
     given_up: list[int] = field(default_factory=list[int])
-    manifest: Callable[[int, int], WeightsManifest] = lambda number, epoch: manifest(number, RUN, epoch)
 
     async def run(self) -> None:
         lease = await asyncio.to_thread(self.run_store.take_epoch)
@@ -144,7 +154,7 @@ class ToyTrainer:
             lease.commit(replace(head, spent=head.spent + 1, given_up=(*head.given_up, group.number)))
 
     def _publish(self, lease: TrainerLease, number: int) -> None:
-        self.run_store.write_manifest(self.manifest(number, lease.epoch))
+        self.run_store.write_manifest(manifest(number, self.run_store.run, lease.epoch))
 
     def _commit(self, lease: TrainerLease, batch: list[Group]) -> None:
         head = lease.head
@@ -155,7 +165,7 @@ class ToyTrainer:
         now = time.time()
         key = self.run_store.write_step(
             StepRecord(
-                run=RUN,
+                run=self.run_store.run,
                 step=number,
                 epoch=lease.epoch,
                 version_in=head.version,
@@ -220,3 +230,13 @@ async def run_all(trainer: ToyTrainer, *cells: Cell) -> list[Counters]:
         await training
     assert len(asyncio.all_tasks()) == 1
     return counters
+
+
+def upload_scripted_model(store: ObjectStore, folder: Path) -> ModelSource:
+    """A model directory that the scripted engine and the plain rendering need: a tokenizer and a vocabulary."""
+    assert FAMILY.alphabet is not None
+    tokenizer = save_character_tokenizer(FAMILY.alphabet, folder, max_length=256)
+    (folder / "config.json").write_text(json.dumps({"vocab_size": tokenizer.get_vocab_size()}))
+    digest = directory_digest(folder)
+    prefix = keys.model_prefix(digest)
+    return ModelSource(digest, prefix, upload_directory(store, prefix, folder), False)
