@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from driftline.environment import TaskFamily
+from environments.arithmetic import Arithmetic
 from environments.pointer_chase import PointerChase
 
-FAMILIES: dict[str, TaskFamily] = {family.id: family for family in (PointerChase(),)}
+FAMILIES: dict[str, TaskFamily] = {family.id: family for family in (PointerChase(), Arithmetic())}
