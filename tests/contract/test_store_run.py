@@ -30,9 +30,6 @@ def runs(store: ObjectStore) -> RunStore:
     return RunStore(store, f"run-{uuid.uuid4().hex[:12]}")
 
 
-# ---- description, head, epochs
-
-
 def test_a_run_is_described_once(runs: RunStore) -> None:
     with pytest.raises(ObjectMissing, match=runs.run):
         runs.describe()
@@ -135,9 +132,6 @@ def test_a_run_ends_once(runs: RunStore) -> None:
         lease.commit(replace(lease.head, step=1))
 
 
-# ---- manifests and steps
-
-
 def test_a_manifest_is_written_once(runs: RunStore) -> None:
     manifest = records.manifest(3, run=runs.run)
     with pytest.raises(ObjectMissing):
@@ -186,9 +180,6 @@ def test_records_of_another_run_are_refused(runs: RunStore) -> None:
     runs.store.put(keys.step(runs.run, 1, 1), body)
     with pytest.raises(CorruptObject, match=f"belongs to run '{stray.run}'"):
         runs.read_step(keys.step(runs.run, 1, 1))
-
-
-# ---- claims
 
 
 def test_a_held_claim_is_nobody_elses(runs: RunStore) -> None:
@@ -244,9 +235,6 @@ def test_a_finished_group_is_never_claimed_again(runs: RunStore) -> None:
     runs.append_groups("a", 0, [records.group(0, run=runs.run)])
     runs.release(mine)
     assert RunStore(runs.store, runs.run).claim(0, "b", "task-0", "v1", LEASE_S) is None
-
-
-# ---- groups
 
 
 def test_a_cursor_follows_all_cells(runs: RunStore) -> None:
@@ -306,9 +294,6 @@ def test_trajectories_of_another_run_are_refused(runs: RunStore) -> None:
     for _ in range(2):
         with pytest.raises(CorruptObject, match=f"{key} belongs to run '{other.run}'"):
             cursor.poll()
-
-
-# ---- offsets, timeline, evaluations
 
 
 def test_the_newest_offset_of_each_cell_stands(runs: RunStore) -> None:

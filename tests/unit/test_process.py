@@ -77,9 +77,6 @@ class Ear:
                 await self._news.wait()
 
 
-# ---- what is heard
-
-
 async def test_events_and_log_lines_arrive_apart_and_in_order(tmp_path: Path) -> None:
     argv = child(
         tmp_path,
@@ -178,9 +175,6 @@ async def test_an_endless_line_is_cut_up_and_a_progress_bar_shows_its_end() -> N
     assert not any("50%" in line for line in ear.log)
 
 
-# ---- how it ends
-
-
 @pytest.mark.parametrize(
     ("raised", "expected", "says"),
     [
@@ -254,9 +248,6 @@ async def test_a_thread_that_never_ends_does_not_keep_the_child(tmp_path: Path) 
     )
     async with asyncio.timeout(20):
         assert (await supervise(argv)).exit_code == 0
-
-
-# ---- nothing stays behind
 
 
 async def test_grandchildren_go_with_a_child_that_ends(tmp_path: Path) -> None:

@@ -13,12 +13,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from driftline.errors import CorruptObject, EpochLost, ObjectMissing, PreconditionFailed
+from driftline.errors import CorruptObject, ObjectMissing, PreconditionFailed
 from driftline.records import (
     FORMAT,
     Claim,
@@ -38,6 +37,7 @@ from driftline.records import (
 from driftline.store import keys
 from driftline.store.claims import ClaimBook
 from driftline.store.cursor import TrajectoryCursor
+from driftline.store.lease import TrainerLease
 from driftline.store.protocol import ObjectStore
 from driftline.store.trajectories import encode_groups
 
@@ -74,8 +74,6 @@ class RunStore:
         self._steps: dict[str, StepRecord] = {}
         self._claims = ClaimBook(store, run, self.trajectory_cursor())
 
-    # ---- the run
-
     def create(self, description: RunDescription) -> None:
         """Write `run.json`.
 
@@ -98,8 +96,6 @@ class RunStore:
             return self._read(RunDescription, keys.description(self.run))
         except ObjectMissing:
             raise ObjectMissing(f"there is no run {self.run!r} in the store: is DRIFTLINE_BUCKET right?") from None
-
-    # ---- HEAD
 
     def create_head(self, head: Head) -> str:
         """Write the first head; returns its entity tag.
@@ -158,8 +154,6 @@ class RunStore:
                 lease.commit(head)
         return head
 
-    # ---- policy and steps
-
     def write_manifest(self, manifest: WeightsManifest) -> str:
         """Write a policy version's manifest, after all of its files; returns its key."""
         self._check_run(manifest.run, "the manifest")
@@ -209,8 +203,6 @@ class RunStore:
             records.append(record)
             key = record.previous
         return records[::-1]
-
-    # ---- claims and groups
 
     def claim(self, group: int, cell: str, task_id: str, task_set: str, lease_s: float) -> Claim | None:
         """Claim a group for `lease_s` seconds of the store's clock.
@@ -264,8 +256,6 @@ class RunStore:
         """All groups finished behind the given keys; to follow a run, keep a `trajectory_cursor`."""
         return self.trajectory_cursor(after).poll()
 
-    # ---- offsets, timeline, evaluation
-
     def write_offset(self, report: OffsetReport) -> None:
         """Say what a cell's engine is generating with."""
         self._check_run(report.run, "the offset report")
@@ -293,8 +283,6 @@ class RunStore:
         """All evaluations, by policy version."""
         return self._read_all(EvaluationResult, keys.evaluations_prefix(self.run))
 
-    # ---- common
-
     def _read(self, record_type: type[RecordT], key: str) -> RecordT:
         return decode(record_type, self.store.get(key).body, key=key)
 
@@ -313,42 +301,3 @@ class RunStore:
     def _check_run(self, run: str, what: str) -> None:
         if run != self.run:
             raise CorruptObject(f"{what} belongs to run {run!r}, not to {self.run!r}")
-
-
-class TrainerLease:
-    """The role of the one trainer. `head` is the head as it stands, as long as the role is held. Thread-safe."""
-
-    def __init__(self, run_store: RunStore, head: Head, etag: str) -> None:
-        self.epoch = head.epoch
-        self.head = head
-        self._run_store = run_store
-        self._etag = etag
-        self._lock = threading.Lock()
-
-    def commit(self, new_head: Head) -> None:
-        """Replace the head: the commit of a step, a give-up, or the final state.
-
-        Raises:
-            EpochLost: Another trainer has taken the role; nothing was written.
-            PreconditionFailed: The head changed in this epoch, though only this lease may change it.
-        """
-        if new_head.epoch != self.epoch:
-            raise ValueError(f"a head of epoch {new_head.epoch} cannot be committed in epoch {self.epoch}")
-        with self._lock:
-            try:
-                self._etag = self._run_store.swap_head(new_head, self._etag)
-            except PreconditionFailed:
-                self._etag = self._explain_loss(new_head)
-            self.head = new_head
-
-    def _explain_loss(self, new_head: Head) -> str:
-        """The entity tag, where the head holds what was to be written (the answer had been lost)."""
-        found, etag = self._run_store.read_head()
-        if found.epoch > self.epoch:
-            raise EpochLost(
-                f"another trainer has taken over run {self._run_store.run!r} (epoch {found.epoch}, this one has "
-                f"{self.epoch}): this one stops; nothing it had not committed counts"
-            ) from None
-        if found != new_head:
-            raise PreconditionFailed(f"the head of run {self._run_store.run!r} was changed by no trainer") from None
-        return etag

@@ -90,7 +90,7 @@ def decode_groups(body: bytes, *, run: str, key: str) -> list[Group]:
     """
     try:
         table = pq.ParquetFile(pa.BufferReader(body), page_checksum_verification=True).read(use_threads=False)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptObject(f"{key} is no readable Parquet file ({error}): it was truncated or overwritten") from None
     _check_metadata(table.schema, run, key)
     try:

@@ -116,9 +116,6 @@ def test_nothing_is_tried_again_that_cannot_succeed(store: S3Store, script: Scri
     assert len(script.seen) == 5
 
 
-# ---- conditional writes whose answer is lost
-
-
 def test_a_creation_that_landed_without_an_answer_has_succeeded(store: S3Store, script: ScriptedS3) -> None:
     script.faults.append("drop after")
     result = store.create("a", b"mine")
@@ -162,9 +159,6 @@ def test_a_conflict_is_tried_again(store: S3Store, script: ScriptedS3) -> None:
         store.create("a", b"other")
 
 
-# ---- the probe
-
-
 def test_the_probe_leaves_nothing(store: S3Store, script: ScriptedS3) -> None:
     probe_conditional_writes(store)
     assert [line.split()[0] for line in script.seen] == ["GET", *["PUT"] * 4, "POST"]
@@ -175,9 +169,6 @@ def test_the_probe_refuses_a_store_without_conditional_writes(store: S3Store, sc
     script.ignores_conditions = True
     with pytest.raises(ConfigurationError, match="ignores If-None-Match"):
         probe_conditional_writes(store)
-
-
-# ---- messages
 
 
 def test_an_endpoint_that_is_not_there_is_named_with_the_remedy() -> None:
@@ -208,9 +199,6 @@ def test_an_endpoint_that_is_no_url_is_refused() -> None:
     settings = Settings(s3_endpoint="localhost 8333", bucket="b")  # pyright: ignore[reportCallIssue]
     with pytest.raises(ConfigurationError, match="DRIFTLINE_S3_ENDPOINT is no endpoint"):
         open_store(settings).get("a")
-
-
-# ---- threads and forks
 
 
 def test_a_forked_child_uses_connections_of_its_own(store: S3Store, script: ScriptedS3) -> None:
