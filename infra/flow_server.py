@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ from infra.parts import POOLS, program
 from infra.supervisor import tail
 
 DEPLOY_DEADLINE_S = 300.0
+PATIENCE_S = 60.0
 UNFINISHED = ("RUNNING", "PENDING", "CANCELLING")
 
 
@@ -26,20 +28,22 @@ def create_pools(layout: Layout, state: StackState) -> None:
     Raises:
         StackError: The server refuses.
     """
-    for pool in POOLS:
-        template = json.loads((layout.repository / "infra" / "work-pools" / f"{pool}.json").read_text())
-        template["variables"]["properties"]["working_dir"]["default"] = str(layout.repository)
-        found = web.send(
-            "POST", f"{state.ports.prefect_api}/work_pools/filter", {"work_pools": {"name": {"any_": [pool]}}}
-        )
-        if found:
-            web.send("PATCH", f"{state.ports.prefect_api}/work_pools/{pool}", {"base_job_template": template})
-        else:
-            web.send(
-                "POST",
-                f"{state.ports.prefect_api}/work_pools/",
-                {"name": pool, "type": "process", "base_job_template": template},
-            )
+    pools = f"{state.ports.prefect_api}/work_pools"
+    wanted = {pool: _template(layout, pool) for pool in POOLS}
+    query = {"work_pools": {"name": {"any_": list(POOLS)}}}
+    found = {row["name"]: row for row in web.send("POST", f"{pools}/filter", query, patience_s=PATIENCE_S)}
+    for pool, template in wanted.items():
+        if pool not in found:
+            document = {"name": pool, "type": "process", "base_job_template": template}
+            web.send("POST", f"{pools}/", document, patience_s=PATIENCE_S)
+        elif found[pool]["base_job_template"] != template:
+            web.send("PATCH", f"{pools}/{pool}", {"base_job_template": template}, patience_s=PATIENCE_S)
+
+
+def _template(layout: Layout, pool: str) -> dict[str, Any]:
+    template = json.loads((layout.repository / "infra" / "work-pools" / f"{pool}.json").read_text())
+    template["variables"]["properties"]["working_dir"]["default"] = str(layout.repository)
+    return template
 
 
 def online_workers(state: StackState) -> dict[str, float]:
@@ -65,21 +69,29 @@ def settle_cut_off_runs(state: StackState) -> list[str]:
         StackError: The server refuses.
     """
     query = {"flow_runs": {"state": {"type": {"any_": list(UNFINISHED)}}}, "limit": 200}
-    runs: list[dict[str, Any]] = web.send("POST", f"{state.ports.prefect_api}/flow_runs/filter", query)
+    runs: list[dict[str, Any]] = web.send(
+        "POST", f"{state.ports.prefect_api}/flow_runs/filter", query, patience_s=PATIENCE_S
+    )
     crashed = {"type": "CRASHED", "message": "The local stack was stopped while this run was under way."}
     for run in runs:
-        web.send(
-            "POST", f"{state.ports.prefect_api}/flow_runs/{run['id']}/set_state", {"state": crashed, "force": True}
-        )
+        address = f"{state.ports.prefect_api}/flow_runs/{run['id']}/set_state"
+        web.send("POST", address, {"state": crashed, "force": True}, patience_s=PATIENCE_S)
     return [run["name"] for run in runs]
 
 
-def deploy(layout: Layout, state: StackState) -> float:
+def deploy(layout: Layout, state: StackState) -> float | None:
     """Register every deployment of `prefect.yaml`; returns the seconds it took.
+
+    None if nothing that makes up a deployment has changed since the last time: the stamp lies beside Prefect's
+    database, so that it goes when that goes.
 
     Raises:
         StackError: Prefect refuses one, or does not end in time.
     """
+    stamp = layout.data("prefect") / "deployed"
+    current = f"{state.ports.prefect_api} {_deployment_digest(layout)}"
+    if stamp.exists() and stamp.read_text() == current:
+        return None
     began = time.monotonic()
     log = layout.log("deploy")
     try:
@@ -91,7 +103,18 @@ def deploy(layout: Layout, state: StackState) -> float:
         raise StackError(f"`prefect deploy --all` took more than {DEPLOY_DEADLINE_S:.0f} s: see {log}") from error
     if code:
         raise StackError(f"`prefect deploy --all` failed. Its output, {log}, ends with:\n{tail(log, 25)}")
+    stamp.write_text(current)
     return time.monotonic() - began
+
+
+def _deployment_digest(layout: Layout) -> str:
+    """One hash of what `prefect deploy` reads: the file itself, the flows' signatures, the parameters' schema."""
+    root = layout.repository
+    sources = [root / "prefect.yaml", root / "src" / "driftline" / "params.py", *(root / "flows").rglob("*.py")]
+    whole = hashlib.sha256()
+    for source in sorted(sources):
+        whole.update(str(source).encode() + b"\0" + source.read_bytes() + b"\0")
+    return whole.hexdigest()
 
 
 def run_prefect(

@@ -124,7 +124,8 @@ def _bring_up(layout: Layout, state: StackState, options: StartOptions, say: Say
             say(f"flow run {name} had been cut off: it is now marked as crashed")
     _start(client, WORKERS)
     if options.deploy:
-        say(f"deployments are registered after {flow_server.deploy(layout, state):.0f} s")
+        seconds = flow_server.deploy(layout, state)
+        say("deployments are up to date" if seconds is None else f"deployments are registered ({seconds:.0f} s)")
     wait_ready(client, layout, state, [known[name] for name in ("mlflow", *WORKERS)], until, say)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 from http import HTTPStatus
@@ -11,6 +12,8 @@ from typing import Any
 from driftline.errors import StackError
 
 TIMEOUT_S = 5.0
+RETRY_S = 0.5
+BUSY = (429, 502, 503, 504)
 
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -26,20 +29,46 @@ def answers(url: str, *, timeout_s: float = TIMEOUT_S) -> str:
         return f"does not answer ({getattr(error, 'reason', None) or error})"
 
 
-def send(method: str, url: str, document: Any = None, *, timeout_s: float = TIMEOUT_S) -> Any:
-    """One request with a JSON body; returns the JSON answer, None where that is empty.
+def send(
+    method: str, url: str, document: Any = None, *, timeout_s: float = TIMEOUT_S, patience_s: float = 0.0
+) -> Any:
+    """A request with a JSON body; returns the JSON answer, None where that is empty.
+
+    Prefect's server answers 503 while its SQLite database is locked, which happens at its start.
+
+    Args:
+        method: HTTP method of an operation that may be repeated.
+        url: Where to.
+        document: What to send.
+        timeout_s: Deadline of one attempt.
+        patience_s: How long a server that is not there or busy is asked again.
 
     Raises:
         StackError: The server cannot be reached or refuses.
     """
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            return _send(method, url, document, timeout_s)
+        except _Busy as error:
+            if time.monotonic() > until:
+                raise StackError(str(error)) from error
+            time.sleep(RETRY_S)
+
+
+class _Busy(Exception):
+    """The request may succeed later."""
+
+
+def _send(method: str, url: str, document: Any, timeout_s: float) -> Any:
     body = None if document is None else json.dumps(document).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method=method)
     try:
         with _opener.open(request, timeout=timeout_s) as response:
             text = response.read()
     except urllib.error.HTTPError as error:
-        detail = error.read()[:300].decode(errors="replace")
-        raise StackError(f"{method} {url} was refused with {error.code}: {detail}") from error
+        refusal = f"{method} {url} was refused with {error.code}: {error.read()[:300].decode(errors='replace')}"
+        raise (_Busy if error.code in BUSY else StackError)(refusal) from error
     except OSError as error:
-        raise StackError(f"{method} {url} failed: {getattr(error, 'reason', None) or error}") from error
+        raise _Busy(f"{method} {url} failed: {getattr(error, 'reason', None) or error}") from error
     return json.loads(text) if text else None

@@ -12,7 +12,7 @@ import pytest
 from driftline.errors import StackError
 from infra import flow_server, health, web
 from infra.layout import Layout, Ports, StackState
-from infra.parts import Part
+from infra.parts import POOLS, Part
 from infra.supervisor import ProcessState, SupervisorClient, tail
 
 STATE = StackState(Ports(4200, 5000, 8333, *range(21800, 21807)), "driftline")
@@ -21,6 +21,16 @@ WORKER = Part("worker-cpu-env", (), "work pool cpu-env", "worker-cpu-env", "work
 
 
 class Page(BaseHTTPRequestHandler):
+    busy = 0
+    """How many requests are still to be refused."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        Page.busy -= 1
+        self.send_response(503 if Page.busy >= 0 else 409 if self.path == "/refused" else 200)
+        self.end_headers()
+        self.wfile.write(b'{"answer": 1}')
+
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/health" else 503)
         self.end_headers()
@@ -52,6 +62,47 @@ def test_a_page_answers_or_says_how_it_does_not(url: str) -> None:
 def test_the_stack_is_never_reached_through_a_proxy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert web.answers(f"{url}/health") == ""
+
+
+def test_a_busy_server_is_asked_again_while_there_is_patience(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "RETRY_S", 0.01)
+    Page.busy = 3
+    assert web.send("POST", f"{url}/pools", {}, patience_s=10) == {"answer": 1}
+    Page.busy = 3
+    with pytest.raises(StackError, match="refused with 503"):
+        web.send("POST", f"{url}/pools", {})
+    Page.busy = 0
+    with pytest.raises(StackError, match="refused with 409"):
+        web.send("POST", f"{url}/refused", {}, patience_s=10)
+    assert Page.busy == -1
+
+
+def test_pools_are_created_once_and_changed_only_when_their_template_is(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = layout.repository / "infra" / "work-pools"
+    directory.mkdir(parents=True)
+    for pool in POOLS:
+        (directory / f"{pool}.json").write_text('{"variables": {"properties": {"working_dir": {}}}}')
+    here = {"variables": {"properties": {"working_dir": {"default": str(layout.repository)}}}}
+    known = [
+        {"name": "cpu-env", "base_job_template": here},
+        {"name": "rollout-gpu", "base_job_template": {"variables": "of another checkout"}},
+    ]
+    sent: list[tuple[str, str, object]] = []
+
+    def send(method: str, url: str, document: object, *, patience_s: float) -> object:
+        if url.endswith("/filter"):
+            return known
+        sent.append((method, url.removeprefix(STATE.ports.prefect_api), document))
+        return None
+
+    monkeypatch.setattr(web, "send", send)
+    flow_server.create_pools(layout, STATE)
+    assert sent == [
+        ("PATCH", "/work_pools/rollout-gpu", {"base_job_template": here}),
+        ("POST", "/work_pools/", {"name": "train-gpu", "type": "process", "base_job_template": here}),
+    ]
 
 
 def test_a_server_is_healthy_when_its_page_answers(url: str) -> None:
@@ -135,7 +186,7 @@ def test_the_end_of_a_log_is_bounded_and_may_be_missing(tmp_path: Path) -> None:
 def test_runs_that_were_cut_off_are_marked_as_crashed(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[str, str, object]] = []
 
-    def send(method: str, url: str, document: object = None) -> object:
+    def send(method: str, url: str, document: object = None, *, patience_s: float) -> object:
         sent.append((method, url.removeprefix(STATE.ports.prefect_api), document))
         return [{"id": "1", "name": "cell-0"}] if url.endswith("/flow_runs/filter") else None
 
@@ -146,3 +197,21 @@ def test_runs_that_were_cut_off_are_marked_as_crashed(monkeypatch: pytest.Monkey
     assert isinstance(document, dict)
     assert document["state"]["type"] == "CRASHED"
     assert document["force"] is True
+
+
+def test_deployments_are_registered_again_only_when_they_changed(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("prefect.yaml", "src/driftline/params.py", "flows/rollout.py"):
+        path = layout.repository / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("first")
+    codes = [1, 0, 0]
+    monkeypatch.setattr(flow_server, "run_prefect", lambda *arguments, **named: codes.pop(0))
+    with pytest.raises(StackError, match="`prefect deploy --all` failed"):
+        flow_server.deploy(layout, STATE)
+    assert flow_server.deploy(layout, STATE) is not None
+    assert flow_server.deploy(layout, STATE) is None
+    (layout.repository / "flows" / "rollout.py").write_text("second")
+    assert flow_server.deploy(layout, STATE) is not None
+    assert codes == []
