@@ -41,7 +41,6 @@ def examine(layout: Layout, settings: Settings) -> list[Finding]:
     checks: list[Callable[[], Iterator[Finding]]] = [
         python,
         lambda: lock_in_sync(layout.repository / LOCK, installed_versions()),
-        lambda: compiler(settings),
         lambda: room(layout),
         lambda: stack_state(layout, settings),
         lambda: store(layout, settings),
@@ -93,23 +92,6 @@ def read_pins(text: str) -> dict[str, str]:
 def installed_versions() -> dict[str, str]:
     """Normalised name -> version of what this Python environment holds."""
     return {_normal(found.name): found.version for found in metadata.distributions() if found.name}
-
-
-def compiler(settings: Settings) -> Iterator[Finding]:
-    """g++, and the operator that DeepSpeed compiles with it."""
-    from driftline.training.extensions import is_built
-
-    built = is_built(settings.torch_extensions_dir)
-    if built:
-        yield Finding("ok", "deepspeed operator", f"built, in {settings.torch_extensions_dir}")
-    elif shutil.which("g++") is None and shutil.which("c++") is None:
-        yield Finding(
-            "wrong", "compiler", "no g++: DeepSpeed compiles an operator with it", "install g++ (Debian: g++)"
-        )
-    else:
-        yield Finding(
-            "note", "deepspeed operator", "not built: the first trainer takes minutes to start", "make setup"
-        )
 
 
 def room(layout: Layout) -> Iterator[Finding]:

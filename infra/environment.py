@@ -65,8 +65,6 @@ def service(
         "no_proxy": ",".join(filter(None, [inherited.get("no_proxy", ""), "127.0.0.1", "localhost"])),
         "PYTHONUNBUFFERED": "1",
         "DRIFTLINE_HOME": str(layout.repository),
-        "DRIFTLINE_CACHE_DIR": str(settings.cache_dir),
-        "TORCH_EXTENSIONS_DIR": str(settings.torch_extensions_dir),
         "HF_HUB_OFFLINE": "1",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",

@@ -1,11 +1,10 @@
 """Create the project's Python environment, from the lock. Needs Python 3.11 and nothing else.
 
-    python3.11 infra/set_up.py [--environment .venv] [--lock requirements/cpu.lock] [--no-operator]
+    python3.11 infra/set_up.py [--environment .venv] [--lock requirements/cpu.lock]
 
     1. an environment (`python -m venv`), and in it the uv that the lock names;
     2. exactly the lock's packages, with uv: by far quicker than pip, which takes over where uv cannot be had;
-    3. the project itself, editable;
-    4. the operator that DeepSpeed compiles (about a minute, once).
+    3. the project itself, editable.
 
 Each step is skipped when its stamp says that it was done for the same lock, so that the second time is instant.
 uv does not read pip's settings, and a machine's package index, find-links and certificates are usually in those:
@@ -48,17 +47,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Create the project's Python environment from the lock.")
     parser.add_argument("--environment", type=Path, default=ROOT / ".venv")
     parser.add_argument("--lock", type=Path, default=ROOT / "requirements" / "cpu.lock")
-    parser.add_argument("--no-operator", action="store_true", help="do not compile DeepSpeed's operator")
     options = parser.parse_args(arguments)
     try:
-        set_up(options.environment.absolute(), options.lock, operator=not options.no_operator)
+        set_up(options.environment.absolute(), options.lock)
     except SetUpError as error:
         sys.stderr.write(f"set-up failed: {error}\n")
         return 1
     return 0
 
 
-def set_up(environment: Path, lock: Path, *, operator: bool) -> None:
+def set_up(environment: Path, lock: Path) -> None:
     """Bring the environment up to date.
 
     Raises:
@@ -68,10 +66,7 @@ def set_up(environment: Path, lock: Path, *, operator: bool) -> None:
     steps = {
         "packages": digest(lock, Path(__file__)),
         "project": digest(lock, Path(__file__), ROOT / "pyproject.toml"),
-        "operator": digest(lock),
     }
-    if not operator:
-        del steps["operator"]
     done = read_stamp(environment)
     due = [step for step, value in steps.items() if done.get(step) != value]
     if not due:
@@ -79,7 +74,6 @@ def set_up(environment: Path, lock: Path, *, operator: bool) -> None:
     actions = {
         "packages": lambda: install_packages(environment, lock),
         "project": lambda: install_project(environment),
-        "operator": lambda: build_operator(environment),
     }
     for step in due:
         say(f"set-up: {step}")
@@ -173,12 +167,6 @@ def install_project(environment: Path) -> None:
             str(ROOT),
         ]
     )
-
-
-def build_operator(environment: Path) -> None:
-    """Compile DeepSpeed's operator now, so that no run has to wait for it."""
-    path = os.pathsep.join([str(environment / "bin"), os.environ.get("PATH", os.defpath)])
-    run([interpreter(environment), "-m", "driftline.training.extensions"], env={**os.environ, "PATH": path})
 
 
 def pip_settings(python: str) -> dict[str, str]:

@@ -12,8 +12,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run as this_flow_run
 
 from driftline.errors import DriftlineError, EpochLost, ProcessFailed
-from driftline.params import RunParameters, settings
-from driftline.training.extensions import clear_stale_locks
+from driftline.params import RunParameters
 from tasks import runs
 from tasks.artifacts import ProgressArtifact
 from tasks.flow_runs import PrefectFlowRuns
@@ -95,7 +94,6 @@ async def run_trainer(run: str) -> None:
     _, params = await runs.describe(run)
 
     async def start() -> None:
-        await asyncio.to_thread(clear_stale_locks, settings().torch_extensions_dir)
         await run_ranks(
             TRAINER_MODULE,
             "--run",

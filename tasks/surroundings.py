@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from driftline.engine.environment_variables import engine_environment, is_cpu_build
 from driftline.errors import ConfigurationError
-from driftline.params import RunParameters, settings
+from driftline.params import RunParameters
 
 
 def rollout_environment(params: RunParameters) -> dict[str, str]:
@@ -19,7 +19,6 @@ def rollout_environment(params: RunParameters) -> dict[str, str]:
 def training_environment(params: RunParameters) -> dict[str, str]:
     """What a process that trains, or makes or assembles a model, needs in its environment."""
     variables = {
-        "TORCH_EXTENSIONS_DIR": str(settings().torch_extensions_dir.resolve()),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, len(params.training.cpus))),

@@ -4,9 +4,9 @@
 #   docker build -f infra/images/cpu-env.Dockerfile --build-arg PIP_EXTRA_INDEX_URL=<PyTorch's CPU wheel index> .
 FROM python:3.11-slim-bookworm
 
-# g++: DeepSpeed compiles an operator. bubblewrap: environments that run programs. tini: reaps what flow runs leave.
+# bubblewrap: environments that run programs. tini: reaps what flow runs leave.
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends bubblewrap ca-certificates g++ git make tini \
+    && apt-get install --yes --no-install-recommends bubblewrap ca-certificates git make tini \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /opt/driftline
@@ -16,11 +16,10 @@ COPY pyproject.toml README.md LICENSE ./
 COPY src src
 # The index is an argument, because PyPI's torch is not the CPU build that the lock names.
 ARG PIP_EXTRA_INDEX_URL
-ENV DRIFTLINE_CACHE_DIR=/opt/driftline/cache
 RUN python infra/set_up.py
 COPY . .
 
-RUN useradd --create-home driftline && chown --recursive driftline cache
+RUN useradd --create-home driftline
 USER driftline
 ENV PATH=/opt/driftline/.venv/bin:$PATH \
     DRIFTLINE_HOME=/opt/driftline \

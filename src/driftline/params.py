@@ -7,16 +7,13 @@ contradict one another are refused here, before anything starts, with the field'
 
 from __future__ import annotations
 
-import hashlib
 import os
-import sys
 from collections.abc import Mapping
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -214,29 +211,10 @@ class Settings(BaseSettings):
     bucket: str = "driftline"
     mlflow_uri: str | None = Field(None, description="MLflow tracking URI; None writes no metrics.")
     work_dir: Path = Field(Path(".driftline"), description="Scratch space on this machine.")
-    cache_dir: Path = Field(
-        Path("~/.cache/driftline"), description="What outlives a checkout, such as DeepSpeed's compiled operators."
-    )
     s3_port: int = Field(8333, ge=1, le=65535, description="Port of the local stack's S3 endpoint.")
     mlflow_port: int = Field(5000, ge=1, le=65535, description="Port of the local stack's MLflow page.")
     prefect_port: int = Field(4200, ge=1, le=65535, description="Port of the local stack's Prefect page.")
     api_token: SecretStr | None = None
-
-    @field_validator("cache_dir")
-    @classmethod
-    def _home_is_expanded(cls, value: Path) -> Path:
-        return value.expanduser()
-
-    @property
-    def torch_extensions_dir(self) -> Path:
-        """Where set-up builds DeepSpeed's operators, and the trainer finds them (`TORCH_EXTENSIONS_DIR`).
-
-        One for each Python environment and pair of versions: torch compiles anew when the paths of its headers
-        change, and does not notice when its own version does.
-        """
-        versions = "-".join(f"{name}{_version(name)}" for name in ("torch", "deepspeed"))
-        place = hashlib.sha256(sys.prefix.encode()).hexdigest()[:8]
-        return self.cache_dir / "torch_extensions" / f"{versions}-{place}"
 
 
 class RankSettings(BaseSettings):
@@ -253,13 +231,6 @@ class RankSettings(BaseSettings):
 def settings() -> Settings:
     """The settings of this process."""
     return Settings()  # pyright: ignore[reportCallIssue]
-
-
-def _version(distribution: str) -> str:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return "-none"
 
 
 def adopt_environment(values: Mapping[str, str]) -> None:

@@ -13,8 +13,8 @@ from infra.layout import Layout, Ports, StackState, write_state
 LOCK = "# pins\nnumpy==2.3.5\ntyping_extensions==4.16.0 ; python_version < '4'\ntorch==2.13.0+cpu\n"
 
 
-def settings(tmp_path: Path, **values: object) -> Settings:
-    return Settings(cache_dir=tmp_path / "cache", **values)  # pyright: ignore
+def settings(**values: object) -> Settings:
+    return Settings(**values)  # pyright: ignore
 
 
 @pytest.fixture
@@ -46,20 +46,6 @@ def test_what_runs_these_tests_is_in_step_with_the_lock() -> None:
     assert finding.verdict == "ok", finding.detail
 
 
-def test_a_missing_compiler_is_wrong_only_while_the_operator_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    surroundings = settings(tmp_path)
-    (finding,) = doctor.compiler(surroundings)
-    assert (finding.verdict, finding.subject) == ("wrong", "compiler")
-    built = surroundings.torch_extensions_dir / "deepspeed_shm_comm" / "deepspeed_shm_comm.so"
-    built.parent.mkdir(parents=True)
-    built.touch()
-    (finding,) = doctor.compiler(surroundings)
-    assert finding.verdict == "ok"
-
-
 def test_little_disk_is_wrong(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     layout.create()
     monkeypatch.setattr(shutil, "disk_usage", lambda place: shutil._ntuple_diskusage(9, 8, 2**30))  # pyright: ignore
@@ -70,7 +56,7 @@ def test_little_disk_is_wrong(layout: Layout, monkeypatch: pytest.MonkeyPatch) -
 def test_a_port_held_by_another_is_wrong_before_the_start(layout: Layout, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        findings = list(doctor.stack_state(layout, settings(tmp_path, s3_port=port)))
+        findings = list(doctor.stack_state(layout, settings(s3_port=port)))
     (taken,) = [finding for finding in findings if finding.subject == f"port {port}"]
     assert taken.verdict == "wrong"
     assert taken.remedy == "driftline up --s3-port N"
@@ -79,7 +65,7 @@ def test_a_port_held_by_another_is_wrong_before_the_start(layout: Layout, tmp_pa
 def test_a_stack_that_is_down_is_no_fault_of_its_store(layout: Layout, tmp_path: Path) -> None:
     layout.create()
     write_state(layout, StackState(Ports(4200, 5000, 8333, *range(21800, 21807)), "driftline"))
-    (finding,) = doctor.store(layout, settings(tmp_path, s3_endpoint="http://127.0.0.1:8333"))
+    (finding,) = doctor.store(layout, settings(s3_endpoint="http://127.0.0.1:8333"))
     assert (finding.verdict, finding.remedy) == ("note", "driftline up")
 
 
@@ -89,13 +75,13 @@ def test_a_store_that_does_not_answer_is_wrong(
     monkeypatch.setattr(doctor, "PROBE_PATIENCE_S", 0.1)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-    (finding,) = doctor.store(layout, settings(tmp_path, s3_endpoint="http://127.0.0.1:9"))
+    (finding,) = doctor.store(layout, settings(s3_endpoint="http://127.0.0.1:9"))
     assert finding.verdict == "wrong"
     assert "DRIFTLINE_S3_ENDPOINT" in finding.remedy
 
 
 def test_a_check_that_fails_becomes_a_finding(layout: Layout, tmp_path: Path) -> None:
-    findings = doctor.examine(layout, settings(tmp_path))
+    findings = doctor.examine(layout, settings())
     (missing,) = [finding for finding in findings if "cpu.lock" in finding.detail]
     assert missing.verdict == "wrong"
     assert {"python", "disk", "memory", "stack", "store"} <= {finding.subject for finding in findings}

@@ -34,54 +34,46 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     taken: list[str] = []
     monkeypatch.setattr(set_up, "install_packages", lambda environment, lock: taken.append("packages"))
     monkeypatch.setattr(set_up, "install_project", lambda environment: taken.append("project"))
-    monkeypatch.setattr(set_up, "build_operator", lambda environment: taken.append("operator"))
     return taken
 
 
-def run(tmp_path: Path, *, operator: bool = True) -> None:
-    set_up.set_up(tmp_path / "venv", tmp_path / "lock", operator=operator)
+def run(tmp_path: Path) -> None:
+    set_up.set_up(tmp_path / "venv", tmp_path / "lock")
 
 
 def test_the_second_time_does_nothing(tmp_path: Path, steps: list[str]) -> None:
     run(tmp_path)
-    assert steps == ["packages", "project", "operator"]
+    assert steps == ["packages", "project"]
     run(tmp_path)
-    assert steps == ["packages", "project", "operator"]
+    assert steps == ["packages", "project"]
 
 
 def test_another_lock_does_everything_again(tmp_path: Path, steps: list[str]) -> None:
     run(tmp_path)
     (tmp_path / "lock").write_text("a==2\n")
     run(tmp_path)
-    assert steps == ["packages", "project", "operator"] * 2
+    assert steps == ["packages", "project"] * 2
 
 
 def test_a_step_that_failed_is_taken_up_where_it_stopped(
     tmp_path: Path, steps: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(environment: Path) -> None:
-        raise set_up.SetUpError("no compiler")
+        raise set_up.SetUpError("no network")
 
     with monkeypatch.context() as broken:
-        broken.setattr(set_up, "build_operator", fail)
+        broken.setattr(set_up, "install_project", fail)
         with pytest.raises(set_up.SetUpError):
             run(tmp_path)
     run(tmp_path)
-    assert steps == ["packages", "project", "operator"]
-
-
-def test_the_operator_may_be_left_out_and_built_later(tmp_path: Path, steps: list[str]) -> None:
-    run(tmp_path, operator=False)
     assert steps == ["packages", "project"]
-    run(tmp_path)
-    assert steps == ["packages", "project", "operator"]
 
 
 def test_an_environment_whose_python_is_gone_is_made_again(tmp_path: Path, steps: list[str]) -> None:
     run(tmp_path)
     (tmp_path / "venv" / "bin" / "python").unlink()
     run(tmp_path)
-    assert steps == ["packages", "project", "operator"] * 2
+    assert steps == ["packages", "project"] * 2
 
 
 def test_a_damaged_stamp_counts_as_none(tmp_path: Path, steps: list[str]) -> None:
@@ -89,7 +81,7 @@ def test_a_damaged_stamp_counts_as_none(tmp_path: Path, steps: list[str]) -> Non
         steps.clear()
         (tmp_path / "venv" / set_up.STAMP).write_text(text)
         run(tmp_path)
-        assert steps == ["packages", "project", "operator"]
+        assert steps == ["packages", "project"]
 
 
 def test_another_python_is_refused_with_the_remedy(
@@ -142,5 +134,5 @@ def test_a_command_that_fails_is_named() -> None:
 def test_the_stamp_holds_a_digest_for_each_step(tmp_path: Path, steps: list[str]) -> None:
     run(tmp_path)
     stamp = json.loads((tmp_path / "venv" / set_up.STAMP).read_text())
-    assert stamp.keys() == {"packages", "project", "operator"}
+    assert stamp.keys() == {"packages", "project"}
     assert all(len(value) == 64 for value in stamp.values())
