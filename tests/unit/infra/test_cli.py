@@ -1,6 +1,8 @@
 """The command line: exit codes, messages, and what it hands on."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -152,3 +154,13 @@ def test_the_local_stack_is_used_unless_another_store_is_named(
     params.settings.cache_clear()
     assert run("report").exit_code == 0
     assert len(adopted) == 1
+
+
+def test_the_command_line_starts_without_the_heavy_libraries() -> None:
+    code = (
+        "import sys, driftline.cli, infra.stack, infra.health, infra.doctor; "
+        "heavy = {'torch', 'vllm', 'deepspeed', 'transformers', 'mlflow', 'prefect', 'pyarrow'}; "
+        "print(sorted(heavy & sys.modules.keys()))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == "[]"
