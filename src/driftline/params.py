@@ -68,7 +68,7 @@ class RolloutParameters(_Section):
     group_size: int = Field(8, ge=2, description="Members of a group.")
     groups_per_step: int = Field(16, ge=1, description="Groups in a batch.")
     max_tokens_per_turn: int = Field(8, ge=1, description="Tokens after which a turn is cut.")
-    temperature: float = Field(1.0, gt=0, description="Sampling temperature, applied by the trainer as well.")
+    temperature: float = Field(1.0, gt=0, le=2, description="Sampling temperature, applied by the trainer as well.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling; needs training.importance: none.")
     top_k: int = Field(0, ge=0, description="Top-k sampling, 0 is off; needs training.importance: none.")
     cells: int = Field(1, ge=1, description="Rollout cells that share the work.")
@@ -144,7 +144,7 @@ class EvaluationParameters(_Section):
     """How held-out success is measured."""
 
     episodes_per_task: int = Field(1, ge=1, description="Episodes of each held-out task.")
-    temperature: float = Field(1.0, ge=0, description="Sampling temperature, 0 is greedy.")
+    temperature: float = Field(1.0, ge=0, le=2, description="Sampling temperature, 0 is greedy.")
 
 
 class LimitParameters(_Section):

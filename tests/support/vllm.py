@@ -72,7 +72,7 @@ class EngineUnderTest:
 
 
 def engine_parameters(**options: Any) -> EngineParameters:
-    return EngineParameters(**{"max_model_len": 512, "max_num_seqs": 128, "start_deadline_s": 280.0, **options})
+    return EngineParameters(**{"max_model_len": 512, "max_num_seqs": 128, "start_deadline_s": 550.0, **options})
 
 
 @contextlib.contextmanager

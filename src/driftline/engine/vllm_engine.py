@@ -230,8 +230,10 @@ class VllmEngine:
                 prompt, sampling, f"r{next(self._ids)}", priority=priority
             ):
                 finished = output
+        except ValueError as error:
+            raise ConfigurationError(f"vLLM refuses the request: {error}") from None
         except Exception as error:
-            raise self._process.translated(error) from None
+            raise self._process.translated(error) from error
         return finished
 
     async def _open(self) -> None:
@@ -308,20 +310,23 @@ def _sampling(request: GenerationRequest) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    return SamplingParams(
-        max_tokens=request.max_tokens,
-        temperature=request.temperature,
-        top_p=request.top_p,
-        top_k=request.top_k,
-        seed=request.seed,
-        stop_token_ids=list(request.stop_ids),
-        ignore_eos=True,
-        logprobs=0,
-        flat_logprobs=True,
-        detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-        skip_clone=True,
-    )
+    try:
+        return SamplingParams(
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            top_k=request.top_k,
+            seed=request.seed,
+            stop_token_ids=list(request.stop_ids),
+            ignore_eos=True,
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            skip_clone=True,
+        )
+    except ValueError as error:
+        raise ConfigurationError(f"request {request.id} cannot be sampled: {error}") from None
 
 
 def _generation(output: Any, version: PolicyVersion | None) -> Generation:

@@ -26,7 +26,7 @@ import psutil
 
 from driftline.engine.log_tail import LogTail
 from driftline.engine.process_tree import children_named, kill_all, with_descendants
-from driftline.errors import EngineDied, EngineStartFailed
+from driftline.errors import EngineDied, EngineError, EngineStartFailed
 
 logger = logging.getLogger(__name__)
 
@@ -106,11 +106,14 @@ class EngineProcess:
             death.cancel()
 
     def translated(self, error: Exception) -> Exception:
-        """`EngineDied` where the error is vLLM's word for that; other errors as they are."""
-        if type(error).__name__ != "EngineDeadError":
-            return error
-        self._mark_dead(ENDED)
-        return self.death()
+        """Our word for vLLM's errors of a dead engine and of a failed request; other errors as they are."""
+        name = type(error).__name__
+        if name == "EngineDeadError":
+            self._mark_dead(ENDED)
+            return self.death()
+        if name == "EngineGenerateError":
+            return EngineError(f"vLLM failed on a request: {error.__cause__!r}")
+        return error
 
     def check_alive(self) -> None:
         """Raise `EngineDied` if the engine is gone or was never started."""

@@ -7,9 +7,10 @@ This module is imported in every worker process, because the engine names `Weigh
     driftline_stage(manifest)      a thread fetches, verifies and casts, beside generation
     driftline_stage_state(version) "loading" | "ready" | "failed"
     [the engine is paused]
-    start_weight_update()          layers get their loaders back (kernels have fused and repacked the weights)
-    update_weights({"version"})    loads what is staged
-    finish_weight_update()         layers are repacked; the tied output head is repacked by hand
+    driftline_swap(version)        vLLM's own three steps, in one round trip:
+        start_weight_update()          layers get their loaders back (kernels fuse and repack the weights)
+        update_weights({"version"})    loads what is staged
+        finish_weight_update()         layers are repacked; the tied output head is repacked by hand
     [the engine goes on]
 
 Under tensor parallelism every worker stages the whole version in host memory, and `load_weights` takes its
@@ -179,6 +180,20 @@ class WeightExtension:
     def driftline_stage_state(self, version: str) -> dict[str, Any]:
         """See `StoreWeightEngine.stage_state`."""
         return self.weight_transfer_engine.stage_state(version)
+
+    def driftline_swap(self, version: str) -> float:
+        """Load a staged version; the engine must be paused. Returns the seconds it took."""
+        started = time.monotonic()
+        worker: Any = self
+        try:
+            worker.start_weight_update()
+            worker.update_weights({"version": version})
+            worker.finish_weight_update()
+        except BaseException:
+            # A session that failed in its last step would stay open, and refuse the next try.
+            worker._weight_update_active = False
+            raise
+        return time.monotonic() - started
 
     def driftline_follow_parent(self) -> bool:
         """End this process when the one that started it is gone, however it went."""

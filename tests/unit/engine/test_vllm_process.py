@@ -69,7 +69,8 @@ async def started() -> AsyncIterator[tuple[EngineProcess, Any]]:
     llm.child.join(5)
 
 
-def alive(pid: int) -> bool:
+def alive(pid: int | None) -> bool:
+    assert pid is not None
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
