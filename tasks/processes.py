@@ -20,6 +20,9 @@ from tasks.logs import forward, run_logger
 from tasks.restarts import Restart, after_end
 from tasks.surroundings import pinned
 
+STOP_DEADLINE_S = 5.0
+"""Between SIGTERM and SIGKILL of a child. What it commits is atomic, so that killing it loses no more than its step."""
+
 
 async def run_module(
     module: str,
@@ -44,6 +47,7 @@ async def run_module(
         [*pinned(cpus), sys.executable, "-m", module, *arguments],
         env={**os.environ, **env},
         on_log=lambda line: forward(logger, line),
+        stop_deadline_s=STOP_DEADLINE_S,
     )
 
 
