@@ -21,7 +21,7 @@ from tasks.restarts import Restart, after_end
 from tasks.surroundings import pinned
 
 STOP_DEADLINE_S = 5.0
-"""Between SIGTERM and SIGKILL of a child. What it commits is atomic, so that killing it loses no more than its step."""
+"""Between SIGTERM and SIGKILL of a child. Its commits are atomic, so that killing it loses no more than a step."""
 
 
 async def run_module(
