@@ -1,5 +1,6 @@
 """When a part counts as working, and how waiting for it ends."""
 
+import importlib
 import threading
 import time
 from collections.abc import Iterator
@@ -60,7 +61,11 @@ def test_a_page_answers_or_says_how_it_does_not(url: str) -> None:
 
 
 def test_the_stack_is_never_reached_through_a_proxy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with monkeypatch.context() as proxied:
+        proxied.setenv("http_proxy", "http://127.0.0.1:9")
+        proxied.delenv("no_proxy", raising=False)
+        proxied.delenv("NO_PROXY", raising=False)
+        importlib.reload(web)
     assert web.answers(f"{url}/health") == ""
 
 
