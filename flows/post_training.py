@@ -65,6 +65,6 @@ async def go_on(description: RunDescription, params: RunParameters) -> None:
     versions = await overlap.versions_to_evaluate(run)
     if versions:
         await overlap.evaluate_on_pool(run, versions)
-    source = await export_policy(run, params)
-    await register(description, params, source)
+    policy = await export_policy(description, params)
+    await register(description, params, policy)
     await publish_report(description)

