@@ -73,6 +73,7 @@ class VllmEngine:
         self._settings = settings or process_settings()
         self._process = EngineProcess(self._build, start_deadline_s=params.start_deadline_s)
         self._counters: Any = None
+        self._vocabulary = 0
         self._version: PolicyVersion | None = None
         self._served = asyncio.Event()
         self._served.set()
@@ -96,12 +97,14 @@ class VllmEngine:
                 f"engine.max_model_len is {self._params.max_model_len}, but the model in {self._model_dir} has "
                 f"{limit} positions: lower it to {limit}"
             )
+        self._vocabulary = directory.vocabulary
         await self._process.start()
         await self._swap.prepare(self._run, self._settings)
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Sample one turn. The prompt cache is shared only within the version held at this moment."""
-        self._check_room(len(request.prompt_ids), request.max_tokens)
+        self._process.check_alive()
+        self._check_prompt(request.prompt_ids, request.max_tokens)
         deadline_s = self._params.request_deadline_s
         try:
             async with asyncio.timeout(deadline_s):
@@ -205,7 +208,7 @@ class VllmEngine:
         ids = tuple(token_ids)
         if len(ids) < 2:
             return ()
-        self._check_room(len(ids), 1)
+        self._check_prompt(ids, 1)
         sampling = SamplingParams(
             max_tokens=1,
             temperature=0.0,
@@ -230,8 +233,6 @@ class VllmEngine:
                 prompt, sampling, f"r{next(self._ids)}", priority=priority
             ):
                 finished = output
-        except ValueError as error:
-            raise ConfigurationError(f"vLLM refuses the request: {error}") from None
         except Exception as error:
             raise self._process.translated(error) from error
         return finished
@@ -242,10 +243,16 @@ class VllmEngine:
             await self._served.wait()
         self._process.check_alive()
 
-    def _check_room(self, prompt_tokens: int, max_tokens: int) -> None:
-        if prompt_tokens + max_tokens > self._params.max_model_len:
+    def _check_prompt(self, ids: tuple[int, ...], max_tokens: int) -> None:
+        """Refuse what would end the engine: without a tokenizer vLLM does not look at the ids."""
+        if not ids or min(ids) < 0 or max(ids) >= self._vocabulary:
             raise ConfigurationError(
-                f"{prompt_tokens} prompt tokens and max_tokens {max_tokens} exceed the context of "
+                f"the prompt is empty, or has token ids outside of the model's {self._vocabulary}: the tokenizer "
+                "must be the model's own"
+            )
+        if len(ids) + max_tokens > self._params.max_model_len:
+            raise ConfigurationError(
+                f"{len(ids)} prompt tokens and max_tokens {max_tokens} exceed the context of "
                 f"{self._params.max_model_len}: raise engine.max_model_len"
             )
 
@@ -256,7 +263,7 @@ class VllmEngine:
             )
         if len(manifest.probe.token_ids) < 2:
             raise WeightUpdateFailed(f"version {manifest.version} has no probe: it could not be proven")
-        self._check_room(len(manifest.probe.token_ids), 1)
+        self._check_prompt(manifest.probe.token_ids, 1)
 
     def _build(self) -> Any:
         """Make the `AsyncLLM`; blocks until its processes are ready."""
@@ -325,7 +332,7 @@ def _sampling(request: GenerationRequest) -> Any:
             output_kind=RequestOutputKind.FINAL_ONLY,
             skip_clone=True,
         )
-    except ValueError as error:
+    except Exception as error:
         raise ConfigurationError(f"request {request.id} cannot be sampled: {error}") from None
 
 

@@ -26,7 +26,7 @@ import psutil
 
 from driftline.engine.log_tail import LogTail
 from driftline.engine.process_tree import children_named, kill_all, with_descendants
-from driftline.errors import EngineDied, EngineError, EngineStartFailed
+from driftline.errors import ConfigurationError, EngineDied, EngineError, EngineStartFailed
 
 logger = logging.getLogger(__name__)
 
@@ -106,12 +106,14 @@ class EngineProcess:
             death.cancel()
 
     def translated(self, error: Exception) -> Exception:
-        """Our word for vLLM's errors of a dead engine and of a failed request; other errors as they are."""
-        name = type(error).__name__
-        if name == "EngineDeadError":
+        """Our word for vLLM's errors (of a dead engine, a refused request, a failed one); others as they are."""
+        names = {base.__name__ for base in type(error).__mro__}
+        if "EngineDeadError" in names:
             self._mark_dead(ENDED)
             return self.death()
-        if name == "EngineGenerateError":
+        if "VLLMClientError" in names:
+            return ConfigurationError(f"vLLM refuses the request: {error}")
+        if "EngineGenerateError" in names:
             return EngineError(f"vLLM failed on a request: {error.__cause__!r}")
         return error
 

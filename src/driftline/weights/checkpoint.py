@@ -36,6 +36,11 @@ class ModelDirectory:
         return bool(self.config.get("tie_word_embeddings", False))
 
     @property
+    def vocabulary(self) -> int:
+        """Number of token ids that the model knows."""
+        return int(self.config["vocab_size"])
+
+    @property
     def max_positions(self) -> int | None:
         """The longest context the model was made for, in tokens, where its configuration says so."""
         value = self.config.get("max_position_embeddings")
@@ -53,6 +58,8 @@ def read_model_directory(path: Path) -> ModelDirectory:
     config = _json(path / CONFIG, path)
     if not config.get("architectures"):
         raise ConfigurationError(f"{path}/{CONFIG} names no `architectures`: it is not a language model's")
+    if not isinstance(config.get("vocab_size"), int):
+        raise ConfigurationError(f"{path}/{CONFIG} names no `vocab_size`: it is not a language model's")
     shapes = {name: shape for file in _weight_files(path) for name, shape in _header(file).items()}
     directory = ModelDirectory(path, config, shapes)
     if directory.tied_embeddings:

@@ -12,7 +12,12 @@ from safetensors.torch import save_file
 from driftline.errors import ConfigurationError
 from driftline.weights.checkpoint import read_model_directory
 
-CONFIG = {"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 64, "tie_word_embeddings": False}
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": False,
+    "vocab_size": 5,
+}
 TENSORS = {"model.embed_tokens.weight": torch.ones(5, 2), "lm_head.weight": torch.zeros(5, 2)}
 
 
@@ -27,6 +32,7 @@ def test_names_and_shapes_come_from_the_headers(model_dir: Path) -> None:
     found = read_model_directory(model_dir)
     assert found.shapes == {"model.embed_tokens.weight": (5, 2), "lm_head.weight": (5, 2)}
     assert found.max_positions == 64
+    assert found.vocabulary == 5
     assert not found.tied_embeddings
 
 
@@ -61,6 +67,7 @@ def test_a_path_that_is_no_directory(tmp_path: Path) -> None:
         ("config.json", b"{", "is not JSON"),
         ("config.json", b"[]", "no JSON object"),
         ("config.json", b"{}", "names no `architectures`"),
+        ("config.json", b'{"architectures": ["X"]}', "names no `vocab_size`"),
         ("model.safetensors", None, r"neither model\.safetensors nor"),
         ("model.safetensors", b"", "no safetensors file|bytes"),
         ("model.safetensors", b"\xff" * 32, "no safetensors file"),
