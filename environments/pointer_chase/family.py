@@ -29,6 +29,9 @@ LONGEST_CHAIN = 16
 DISTRACTORS = 4
 """Files of each task that are not on its chain."""
 EARLY_GUESS_PROBABILITY = 0.35
+SLIP_PROBABILITY = 0.08
+"""How often a demonstrated turn is preceded by a slip, which the demonstrator mends. A policy that never saw one
+mended would not find back from its own."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +61,23 @@ class PointerChase:
         return [f">{name}" for name in chain] + [f"={answer}"]
 
     def demonstrate(self, task: Task, rng: Random) -> Sequence[str]:
-        """Like the oracle, but before each read lose patience with a probability of 35% and guess."""
+        """Like the oracle, with two bad habits: a guess instead of a read (35%), and slips of the pen (8%)."""
         chain, answer = _follow(task)
         actions: list[str] = []
         for name in chain:
             if rng.random() < EARLY_GUESS_PROBABILITY:
                 return [*actions, f"={rng.randrange(100):02d}"]
-            actions.append(f">{name}")
-        return [*actions, f"={answer}"]
+            actions += [*_maybe_slip(name, rng), f">{name}"]
+        return [*actions, *_maybe_slip(answer, rng), f"={answer}"]
+
+
+def _maybe_slip(word: str, rng: Random) -> list[str]:
+    """Now and then, a turn that the environment does not understand, or a read of some other file."""
+    if rng.random() >= SLIP_PROBABILITY:
+        return []
+    letters = ascii_lowercase + digits
+    slips = (word[0], word + word[1], word + word, rng.choice(letters) + word[1], word[0] + rng.choice(letters))
+    return [f">{rng.choice(slips)}"]
 
 
 def _draw(environment: str, rng: Random) -> Task:

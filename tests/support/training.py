@@ -1,7 +1,8 @@
-"""What tests of the trainer share: trajectories and groups by hand, a tiny model, a trainer group without DeepSpeed."""
+"""What tests of the trainer share: trajectories and groups by hand, a tiny model, a trainer without DeepSpeed."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from driftline.divergence.estimators import DivergenceSummary
 from driftline.params import RunParameters
 from driftline.records import (
     EpisodeSeconds,
@@ -23,6 +25,8 @@ from driftline.records import (
 )
 from driftline.store.run_store import RunStore
 from driftline.training.batch import TrainingBatch
+from driftline.training.protocol import StepOutcome
+from driftline.training.statistics import StepStatistics
 
 VOCABULARY = 43
 
@@ -166,11 +170,73 @@ def new_run(store: Any, run: str, params: RunParameters, model: ModelSource | No
     return run_store
 
 
-def plain_batch(batch: TrainingBatch) -> Iterator[tuple[Tensor, Tensor, Tensor, float, float]]:
+def sequences_of(batch: TrainingBatch) -> list[tuple[Tensor, Tensor, Tensor, float, float]]:
     """(ids, sampled, behaviour, advantage, weight) of each sequence."""
     lengths = batch.lengths_N.tolist()
     parts = (batch.token_ids_S.split(lengths), batch.sampled_S.split(lengths), batch.behaviour_S.split(lengths))
-    for ids, sampled, behaviour, advantage, weight in zip(
-        *parts, batch.advantages_N.tolist(), batch.weights_N.tolist(), strict=True
-    ):
-        yield ids, sampled, behaviour, advantage, weight
+    return list(zip(*parts, batch.advantages_N.tolist(), batch.weights_N.tolist(), strict=True))
+
+
+class FakeGroup:
+    """A trainer group of one weight: each step adds 1 to it. Records the acts in order."""
+
+    tied_embeddings = False
+    vocabulary = VOCABULARY
+
+    def __init__(self) -> None:
+        self.weight = torch.zeros(2)
+        self.acts: list[str] = []
+        self.batches: list[TrainingBatch] = []
+        self.outcome = outcome()
+
+    def train(self, batch: TrainingBatch) -> StepOutcome:
+        self.acts.append("train")
+        self.batches.append(batch)
+        self.weight = self.weight + 1
+        return self.outcome
+
+    def score(self, token_ids: Sequence[int]) -> list[float]:
+        return [-1.0] * (len(token_ids) - 1)
+
+    def full_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        yield "weight", self.weight
+
+    def save(self, step: int) -> Path:
+        self.acts.append(f"save {step}")
+        directory = Path(tempfile.mkdtemp())
+        torch.save(self.weight, directory / "state.pt")
+        return directory
+
+    def load(self, step: int) -> None:
+        self.acts.append(f"load {step}")
+        self.weight = torch.full((2,), float(step))
+
+    def replace_weights(self, tensors: Mapping[str, Tensor]) -> None:
+        self.acts.append("replace")
+        self.weight = tensors["weight"]
+
+
+def outcome(trained_sequences: int = 8) -> StepOutcome:
+    """What a step measured, in round numbers."""
+    divergence = DivergenceSummary(10, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 1.1)
+    return StepOutcome(
+        statistics=StepStatistics(
+            loss=0.7,
+            entropy_nats=0.8,
+            divergence=divergence,
+            floor=DivergenceSummary(0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0),
+            importance_raw_max=3.0,
+            importance_applied_mean=1.05,
+            importance_applied_max=2.0,
+            importance_truncated_share=0.1,
+            clip_share=0.0,
+            advantage_abs_mean=0.9,
+            difference_max_nats=1.1,
+            floor_difference_max_nats=0.0,
+        ),
+        gradient_norm=1.5,
+        trained_sequences=trained_sequences,
+        micro_batches=2,
+        tokens=32,
+        padding_share=0.25,
+    )

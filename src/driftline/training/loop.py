@@ -32,11 +32,10 @@ from driftline.tracking.sink import Sink
 from driftline.training import checkpoints
 from driftline.training.background import BackgroundWriter
 from driftline.training.intake import Intake, ReadyBatch
+from driftline.training.protocol import PolicyTrainer, StepOutcome
 from driftline.training.publishing import PolicyPublisher
-from driftline.training.ranks import TrainerGroup
 from driftline.training.reporting import group_use, step_metrics
 from driftline.training.resume import make_batch, restore
-from driftline.training.trainer import StepOutcome
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ class TrainingLoop:
         run_store: RunStore,
         lease: TrainerLease,
         params: RunParameters,
-        group: TrainerGroup,
+        group: PolicyTrainer,
         sink: Sink,
         *,
         model_dir: Path,

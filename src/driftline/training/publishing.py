@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,10 +14,12 @@ from torch import Tensor
 from driftline.params import RunParameters
 from driftline.records import PolicyVersion, Probe, WeightsManifest
 from driftline.store.run_store import RunStore
-from driftline.training.model import TokenScorer, open_model
-from driftline.training.ranks import TrainerGroup
+from driftline.training.protocol import PolicyTrainer
 from driftline.weights.publisher import publish_anchor
 from driftline.weights.tensors import DTYPES, DtypeName
+
+if TYPE_CHECKING:
+    from driftline.training.model import TokenScorer
 
 PROBE_TOKENS = 64
 
@@ -33,13 +36,11 @@ class PolicyPublisher:
     Where the trainer computes in another dtype, the probe is computed by a copy of the model in the published one.
     """
 
-    def __init__(self, group: TrainerGroup, run_store: RunStore, params: RunParameters, model_dir: Path) -> None:
+    def __init__(self, group: PolicyTrainer, run_store: RunStore, params: RunParameters, model_dir: Path) -> None:
         self._group = group
         self._run_store = run_store
         self._dtype: DtypeName = params.engine.dtype
-        self._copy: TokenScorer | None = None
-        if params.engine.dtype != params.training.dtype:
-            self._copy = TokenScorer(open_model(model_dir, DTYPES[params.engine.dtype]))
+        self._copy = None if self._dtype == params.training.dtype else _copy_in(self._dtype, model_dir)
         self._probe_ids = probe_ids(params.seed, group.vocabulary, params.engine.max_model_len)
 
     def publish(
@@ -80,3 +81,9 @@ class PolicyPublisher:
             columns_N = torch.arange(1, len(self._probe_ids))
             logprobs_N, _ = self._copy(ids_BT, torch.zeros_like(columns_N), columns_N)
         return Probe(self._probe_ids, tuple(logprobs_N.tolist())), copies.items()
+
+
+def _copy_in(dtype: DtypeName, model_dir: Path) -> TokenScorer:
+    from driftline.training.model import TokenScorer, open_model
+
+    return TokenScorer(open_model(model_dir, DTYPES[dtype]))

@@ -23,11 +23,12 @@ from driftline.training import checkpoints
 from driftline.training.batch import TrainingBatch
 from driftline.training.distributed import Act, Command, announce, await_command, share_batch
 from driftline.training.gather import full_tensors, replace_weights
-from driftline.training.trainer import StepOutcome, Trainer
+from driftline.training.protocol import StepOutcome
+from driftline.training.trainer import Trainer
 
 
 class TrainerGroup:
-    """Rank 0's handle on the whole group. Each method is one act, announced and carried out by all ranks."""
+    """Rank 0's handle on the group, a `PolicyTrainer`. Each method is one act, announced to and done by all ranks."""
 
     def __init__(self, trainer: Trainer, scratch: Path) -> None:
         self._trainer = trainer

@@ -14,7 +14,7 @@ from driftline.tracking.summary import mean, quantile
 from driftline.training.advantages import has_signal
 from driftline.training.batch import token_lags
 from driftline.training.batching import sampled_segments
-from driftline.training.trainer import StepOutcome
+from driftline.training.protocol import StepOutcome
 
 
 def group_use(group: Group, version: int) -> GroupUse:

@@ -24,7 +24,7 @@ from driftline.store.run_store import RunStore
 from driftline.store.trajectories import decode_groups
 from driftline.training import checkpoints
 from driftline.training.batch import TrainingBatch, assemble
-from driftline.training.ranks import TrainerGroup
+from driftline.training.protocol import PolicyTrainer
 from driftline.weights.tensors import DTYPES, host_tensor, tensor_digest
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Restored:
 
 
 def restore(
-    group: TrainerGroup,
+    group: PolicyTrainer,
     run_store: RunStore,
     params: RunParameters,
     head: Head,
@@ -103,7 +103,7 @@ def batch_of_record(run_store: RunStore, record: StepRecord, params: RunParamete
     return make_batch(groups, weights, record.version_in.number, params)
 
 
-def weight_digests(group: TrainerGroup, manifest: WeightsManifest) -> dict[str, str]:
+def weight_digests(group: PolicyTrainer, manifest: WeightsManifest) -> dict[str, str]:
     """Digests of the group's weights in the manifest's dtype."""
     dtype = DTYPES[manifest.dtype]
     return {name: tensor_digest(host_tensor(tensor, dtype)) for name, tensor in group.full_tensors()}
@@ -118,7 +118,7 @@ def published_tensors(run_store: RunStore, manifest: WeightsManifest) -> dict[st
 
 
 def _load_checkpoint(
-    group: TrainerGroup, run_store: RunStore, params: RunParameters, records: Sequence[StepRecord], scratch: Path
+    group: PolicyTrainer, run_store: RunStore, params: RunParameters, records: Sequence[StepRecord], scratch: Path
 ) -> tuple[str, int] | None:
     """Load the newest checkpoint that a committed record names; None leaves the base model."""
     key = records[-1].checkpoint if records else None

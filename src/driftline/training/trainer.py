@@ -27,25 +27,11 @@ from driftline.training.batch import TrainingBatch
 from driftline.training.losses import clipped_tokens, decoupled_surrogate
 from driftline.training.model import TokenScorer, open_model, pad
 from driftline.training.packing import MicroBatchPlan, cut, padded_tokens, share
-from driftline.training.statistics import StatisticsAccumulator, StepStatistics
+from driftline.training.protocol import StepOutcome
+from driftline.training.statistics import StatisticsAccumulator
 from driftline.weights.tensors import DTYPES
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class StepOutcome:
-    """What one optimizer step did."""
-
-    statistics: StepStatistics
-    gradient_norm: float
-    """Before clipping."""
-    trained_sequences: int
-    micro_batches: int
-    """On one rank."""
-    tokens: int
-    """Computed, on all ranks, without padding."""
-    padding_share: float
 
 
 def deepspeed_configuration(params: RunParameters) -> dict[str, Any]:

@@ -1,0 +1,174 @@
+"""Real DeepSpeed ranks against a plain loop in torch: the same steps, whatever the ranks and the ZeRO stage."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from driftline.training.batch import TrainingBatch
+from driftline.training.model import open_model
+from tests.support.training import sequences_of, tiny_model
+from tests.support.training_ranks import batch, run_parameters
+
+DEADLINE_S = 400
+pytestmark = pytest.mark.timeout(900)
+ONE_RANK, TWO_RANKS = ["0"], ["0", "1", "2", "3", "bf16"]
+EXACT = [(1, "0"), (2, "0"), (2, "1"), (2, "2"), (2, "3")]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the driver saw."""
+
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+
+    def at(self, label: str) -> dict[str, Tensor]:
+        return {n.removeprefix(f"{label}/"): t for n, t in self.tensors.items() if n.startswith(f"{label}/")}
+
+
+def start(model: Path, out: Path, stages: list[str], ranks: int) -> list[subprocess.Popen[bytes]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {
+        "WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "DS_ACCELERATOR": "cpu",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "tests.support.training_ranks", str(model), str(out), ",".join(stages)]
+    processes: list[subprocess.Popen[bytes]] = []
+    for rank in range(ranks):
+        env = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        with (out / f"rank-{rank}.log").open("wb") as log:
+            processes.append(subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT))
+    return processes
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def seen(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str], Seen]:
+    found: dict[tuple[int, str], Seen] = {}
+    for ranks, stages in ((1, ONE_RANK), (2, TWO_RANKS)):
+        out = tmp_path_factory.mktemp(f"ranks-{ranks}")
+        processes = start(model_dir, out, stages, ranks)
+        try:
+            for process in processes:
+                code = process.wait(DEADLINE_S)
+                assert code == 0, "\n".join(log.read_text()[-3000:] for log in sorted(out.glob("*.log")))
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        for stage in stages:
+            facts = json.loads((out / f"{stage}.json").read_text())
+            found[ranks, stage] = Seen(load_file(out / f"{stage}.safetensors"), facts)
+    return found
+
+
+@dataclass
+class PlainStep:
+    loss: float
+    gradient_norm: float
+    tokens: int
+
+
+def plain_loop(model_dir: Path, batches: list[TrainingBatch]) -> tuple[list[PlainStep], dict[str, Tensor]]:
+    """One sequence after the other, all logits, torch's own AdamW: slow and obvious."""
+    params = run_parameters()
+    model = open_model(model_dir, torch.float32)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=params.training.learning_rate, betas=(0.9, 0.999), weight_decay=0
+    )
+    steps: list[PlainStep] = []
+    for one in batches:
+        losses: list[Tensor] = []
+        tokens = 0
+        for ids, sampled, behaviour, advantage, weight in sequences_of(one):
+            logprobs = model(input_ids=ids[None]).logits[0, :-1].log_softmax(-1)
+            chosen = logprobs.gather(1, ids[1:, None])[:, 0][sampled[1:]]
+            importance = (chosen.detach() - behaviour[1:][sampled[1:]].float()).exp().clamp(max=2.0)
+            ratio = (chosen - chosen.detach()).exp()
+            losses.append(-(weight * advantage * importance * ratio).sum())
+            tokens += int(sampled.sum())
+        loss = torch.stack(losses).sum()
+        loss.backward()
+        norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), params.training.max_gradient_norm))
+        optimizer.step()
+        optimizer.zero_grad()
+        steps.append(PlainStep(float(loss.detach()), norm, tokens))
+    return steps, {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def largest_difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    assert a.keys() == b.keys()
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+@pytest.mark.parametrize("which", EXACT, ids=str)
+def test_two_steps_are_those_of_a_plain_loop(
+    seen: dict[tuple[int, str], Seen], model_dir: Path, which: tuple[int, str]
+):
+    steps, weights = plain_loop(model_dir, [batch(1), batch(2)])
+    for step, found in zip(steps, seen[which].facts["steps"], strict=False):
+        assert found["loss"] == pytest.approx(step.loss, abs=1e-5)
+        assert found["gradient_norm"] == pytest.approx(step.gradient_norm, rel=1e-3)
+        assert found["tokens"] == step.tokens
+        assert found["raw_max"] > found["applied_max"] == pytest.approx(2.0), "the cap was reached"
+    base = seen[which].at("base")
+    assert largest_difference(base, weights) > 1e-2, "training changes the weights"
+    # Adam moves an element whose gradient is within rounding of zero by up to the learning rate either way.
+    assert largest_difference(seen[which].at("two"), weights) < 5e-4
+
+
+@pytest.mark.parametrize("which", [*EXACT, (2, "bf16")], ids=str)
+def test_a_loaded_checkpoint_goes_on_bit_for_bit(seen: dict[tuple[int, str], Seen], which: tuple[int, str]):
+    found = seen[which]
+    assert largest_difference(found.at("loaded"), found.at("two")) == 0
+    assert largest_difference(found.at("again"), found.at("three")) == 0
+    assert found.facts["steps"][2] == found.facts["steps"][3]
+    assert largest_difference(found.at("three"), found.at("two")) > 0
+
+
+@pytest.mark.parametrize("which", [*EXACT, (2, "bf16")], ids=str)
+def test_replaced_weights_are_the_ones_that_train(seen: dict[tuple[int, str], Seen], which: tuple[int, str]):
+    """The fp32 copies of the optimizer are replaced as well, or the next step would bring the old weights back."""
+    found = seen[which]
+    assert largest_difference(found.at("replaced"), found.at("two")) == 0
+    moved = largest_difference(found.at("after"), found.at("two"))
+    assert 0 < moved < 0.05, "one step from where it was put"
+
+
+@pytest.mark.parametrize("which", EXACT, ids=str)
+def test_scores_are_of_the_weights_as_they_are(
+    seen: dict[tuple[int, str], Seen], model_dir: Path, which: tuple[int, str]
+):
+    with torch.no_grad():
+        logprobs = open_model(model_dir, torch.float32)(torch.tensor([[5, 6, 7, 8]])).logits[0].log_softmax(-1)
+    expected = [float(logprobs[i, token]) for i, token in enumerate((6, 7, 8))]
+    assert seen[which].facts["probe"] == pytest.approx(expected, abs=1e-5)
+    assert seen[which].facts["probe_replaced"] != pytest.approx(expected, abs=1e-3)
+
+
+def test_no_tensor_is_gathered_empty(seen: dict[tuple[int, str], Seen]):
+    """trl#6386: under ZeRO 3 `numel()` is 0."""
+    shapes = {name: tensor.shape for name, tensor in seen[1, "0"].at("base").items()}
+    assert {name: tensor.shape for name, tensor in seen[2, "3"].at("base").items()} == shapes
+    assert len(shapes) == 2 * 9 + 3

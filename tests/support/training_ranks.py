@@ -1,0 +1,110 @@
+"""Driver of the tests of real DeepSpeed ranks: `python -m tests.support.training_ranks MODEL OUT STAGES`.
+
+Each rank runs this; rank 0 drives, the others follow, as in the trainer's own process. For each ZeRO stage (and
+`bf16`, stage 1 in bfloat16) it takes two steps, saves, takes a third, loads, takes the third again, replaces all
+weights, takes a fourth; what it saw goes to OUT as safetensors and JSON.
+"""
+
+# pyright: basic
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from random import Random
+
+import torch
+from safetensors.torch import save_file
+
+from driftline.params import RankSettings
+from driftline.records import Group
+from driftline.training.protocol import PolicyTrainer
+from driftline.training.resume import make_batch
+from tests.support.training import group, parameters, random_group, trajectory
+
+
+def batch(step: int):
+    """The same batches in every process: the last one is of two short sequences, one micro-batch for two ranks."""
+    rng = Random(step)
+    groups = [random_group(number, rng) for number in range(4)]
+    groups[0] = group(0, [1, 1, 1, 1])
+    if step == 3:
+        pair = (
+            trajectory(0, 0, reward=1.0),
+            trajectory(0, 1, reward=0.0, tokens=(9, 3, 2), mask=(False, True, True)),
+        )
+        groups = [Group(0, "task-0", "v1", pair)]
+    return make_batch(groups, {g.number: 1.0 for g in groups}, 0, run_parameters())
+
+
+def run_parameters(stage: int = 0, ranks: int = 1, dtype: str = "float32"):
+    training = {"learning_rate": 1e-2, "micro_batch_tokens": 64, "ranks": ranks, "zero_stage": stage, "dtype": dtype}
+    return parameters(training=training)
+
+
+def lead(trainer: PolicyTrainer) -> tuple[dict, dict]:
+    tensors: dict[str, torch.Tensor] = {}
+    facts: dict[str, list] = {"steps": []}
+
+    def note(label: str) -> None:
+        tensors.update({f"{label}/{name}": tensor.float().clone() for name, tensor in trainer.full_tensors()})
+
+    def step(number: int) -> None:
+        found = trainer.train(batch(number))
+        statistics = found.statistics
+        facts["steps"].append(
+            {
+                "loss": statistics.loss,
+                "gradient_norm": found.gradient_norm,
+                "entropy": statistics.entropy_nats,
+                "k3": statistics.divergence.k3,
+                "tokens": statistics.divergence.tokens,
+                "raw_max": statistics.importance_raw_max,
+                "applied_max": statistics.importance_applied_max,
+            }
+        )
+
+    note("base")
+    facts["probe"] = trainer.score([5, 6, 7, 8])
+    step(1)
+    step(2)
+    note("two")
+    trainer.save(2)
+    step(3)
+    note("three")
+    trainer.load(2)
+    note("loaded")
+    step(3)
+    note("again")
+    trainer.replace_weights({name.removeprefix("two/"): t for name, t in tensors.items() if name.startswith("two/")})
+    note("replaced")
+    facts["probe_replaced"] = trainer.score([5, 6, 7, 8])
+    step(3)
+    note("after")
+    return tensors, facts
+
+
+def main(model: Path, out: Path, stages: list[str]) -> None:
+    from driftline.training.distributed import join, leave
+    from driftline.training.ranks import TrainerGroup, follow
+    from driftline.training.trainer import Trainer
+
+    place = RankSettings()
+    join(place, 60.0)
+    for name in stages:
+        stage, dtype = (1, "bfloat16") if name == "bf16" else (int(name), "float32")
+        trainer = Trainer(run_parameters(stage, place.world_size, dtype), model)
+        scratch = out / f"scratch-{name}"
+        if place.rank > 0:
+            follow(trainer, scratch)
+            continue
+        leader = TrainerGroup(trainer, scratch)
+        tensors, facts = lead(leader)
+        leader.stop_if_idle()
+        save_file(tensors, out / f"{name}.safetensors")
+        (out / f"{name}.json").write_text(json.dumps(facts))
+    leave()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3].split(","))

@@ -1,0 +1,340 @@
+"""The loop over a store in memory and a trainer group without DeepSpeed: what is written, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from driftline.errors import EpochLost, LimitExceeded, PublishRefused
+from driftline.params import RunParameters
+from driftline.records import Group, PolicyVersion
+from driftline.store import keys
+from driftline.store.memory import MemoryStore
+from driftline.store.protocol import WriteResult
+from driftline.store.run_store import RunStore
+from driftline.tracking import metrics
+from driftline.tracking.sink import NullSink
+from driftline.training.loop import TrainingLoop
+from tests.support.training import FakeGroup, group, new_run, outcome, parameters
+
+
+class Recorder(MemoryStore):
+    """Remembers the keys written, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[str] = []
+
+    def put(self, key: str, body: bytes) -> WriteResult:
+        self.written.append(key)
+        return super().put(key, body)
+
+    def create(self, key: str, body: bytes) -> WriteResult:
+        self.written.append(key)
+        return super().create(key, body)
+
+    def swap(self, key: str, body: bytes, etag: str) -> WriteResult:
+        self.written.append(key)
+        return super().swap(key, body, etag)
+
+
+class Bench:
+    """One run, and the clock of its trainer: whoever sleeps moves it on, and lets a cell work."""
+
+    def __init__(self, params: RunParameters, cell: Callable[[Bench], None] = lambda bench: None) -> None:
+        self.store = Recorder()
+        self.params = params
+        self.run_store: RunStore = new_run(self.store, "r", params)
+        self.group = FakeGroup()
+        self.now = 1000.0
+        self.cell = cell
+        self.events: list[Any] = []
+        self.sequence = 0
+
+    def finish(self, *groups: Group) -> None:
+        self.run_store.append_groups("c0", self.sequence, groups)
+        self.sequence += 1
+
+    def sleep(self, seconds: float) -> None:
+        self.now += max(seconds, 1.0)
+        self.cell(self)
+
+    def loop(self) -> TrainingLoop:
+        return TrainingLoop(
+            self.run_store,
+            self.run_store.take_epoch(),
+            self.params,
+            self.group,
+            NullSink(),
+            model_dir=Path("none"),
+            scratch=Path("none"),
+            emit=self.events.append,
+            clock=lambda: self.now,
+            sleep=self.sleep,
+        )
+
+
+def eager_cell(bench: Bench) -> None:
+    """Finishes whatever the admission rule lets start."""
+    head, _ = bench.run_store.read_head()
+    begun = len(bench.run_store.new_groups())
+    admitted = head.spent + bench.params.rollout.groups_per_step + head.lead_groups
+    if begun < admitted:
+        assert head.version is not None
+        bench.finish(*(group(n, [1, 0, 0, 1], version=head.version.number) for n in range(begun, admitted)))
+
+
+def sync(**sections: Any) -> RunParameters:
+    return parameters(overlap={"lead_groups": 0}, **sections)
+
+
+def test_a_run_from_the_base_policy_to_its_end():
+    bench = Bench(sync(), eager_cell)
+    head = bench.loop().run()
+    assert (head.step, head.spent, head.state, head.given_up) == (3, 6, "finished", ())
+    assert head.version == PolicyVersion(3, 1)
+    records = bench.run_store.steps()
+    assert [record.step for record in records] == [1, 2, 3]
+    assert [[use.group for use in record.groups] for record in records] == [[0, 1], [2, 3], [4, 5]]
+    assert [record.version_in.number for record in records] == [0, 1, 2]
+    assert [event["event"] for event in bench.events] == ["ready", "progress", "progress", "progress"]
+    for number in range(4):
+        manifest = bench.run_store.read_manifest(PolicyVersion(number, 1))
+        assert list(manifest.tensors) == ["weight"]
+        assert len(manifest.probe.token_ids) == len(manifest.probe.logprobs) + 1 == 64
+
+
+def test_a_lead_of_none_is_exactly_synchronous():
+    bench = Bench(sync(), eager_cell)
+    bench.loop().run()
+    assert [use.lag_max for record in bench.run_store.steps() for use in record.groups] == [0] * 6
+
+
+def test_with_a_lead_the_lag_is_bounded_by_it():
+    bench = Bench(parameters(), eager_cell)
+    bench.loop().run()
+    assert [use.lag_max for record in bench.run_store.steps() for use in record.groups] == [0, 0, 1, 1, 0, 0]
+
+
+def test_the_swap_of_head_is_the_last_write_of_a_step():
+    """SpecForge#659: nobody reads what is half written."""
+    bench = Bench(sync(training={"steps": 1}, checkpoint={"every_steps": 2}), eager_cell)
+    bench.loop().run()
+    written = [key.removeprefix("runs/r/") for key in bench.store.written]
+    policy = "policy/000001-0001/"
+    step = written[written.index(f"{policy}anchor-00000.safetensors") :]
+    assert step[:4] == [
+        f"{policy}anchor-00000.safetensors",
+        f"{policy}manifest.json",
+        "steps/000001-0001.json",
+        "HEAD",
+    ]
+
+
+def test_the_record_holds_times_metrics_and_the_critical_path():
+    bench = Bench(sync(training={"steps": 1}), eager_cell)
+    bench.loop().run()
+    (record,) = bench.run_store.steps()
+    times = record.times
+    assert times.previous_commit <= times.batch_ready <= times.train_start <= times.train_end <= times.publish_end
+    assert record.metrics[metrics.TIME_TO_BATCH] == times.batch_ready - times.previous_commit > 0
+    assert sum(record.time_to_batch_s.values()) == pytest.approx(record.metrics[metrics.TIME_TO_BATCH])
+    assert record.metrics[metrics.REWARD_MEAN] == 0.5
+    assert record.metrics[metrics.K3] == 0.3
+    assert record.metrics[metrics.GRADIENT_NORM] == 1.5
+    assert record.metrics[metrics.GROUPS_TRAINED] == 2
+    assert metrics.FLOOR_K3 not in record.metrics, "nothing of lag 0 was measured"
+    assert bench.run_store.spans()[0].lane == "waiting/train"
+
+
+def test_a_group_without_variance_has_weight_zero_and_is_counted():
+    bench = Bench(sync(training={"steps": 1}))
+    bench.cell = lambda bench: bench.finish(group(0, [1, 1, 1]), group(1, [0, 1, 1])) if not bench.sequence else None
+    bench.loop().run()
+    (record,) = bench.run_store.steps()
+    assert [use.weight for use in record.groups] == [0.0, 1.0]
+    assert bench.group.batches[0].advantages_N.tolist()[:3] == [0.0] * 3
+    assert record.metrics[metrics.GROUPS_ZERO_VARIANCE] == 1
+
+
+def test_a_failed_group_is_replaced_at_once():
+    """SkyRL#1691: 125 of 128 for 29 hours. What is given up moves HEAD, so that cells start another."""
+    bench = Bench(sync(training={"steps": 1}))
+    seen: list[tuple[int, tuple[int, ...]]] = []
+
+    def cell(bench: Bench) -> None:
+        head, _ = bench.run_store.read_head()
+        seen.append((head.spent, head.given_up))
+        if bench.sequence == 0:
+            bench.finish(group(0, [None, None, 1]), group(1, [1, 0]))
+        elif head.spent == 1:
+            bench.finish(group(2, [1, 0]))
+
+    bench.cell = cell
+    head = bench.loop().run()
+    assert seen[-1] == (1, (0,))
+    assert (head.spent, head.given_up) == (3, ())
+    (record,) = bench.run_store.steps()
+    assert [use.group for use in record.groups] == [1, 2]
+    assert [give_up.group for give_up in record.give_ups] == [0]
+    assert record.metrics[metrics.GROUPS_FAILED] == 1
+
+
+def test_too_many_failed_groups_end_the_run():
+    bench = Bench(sync(limits={"failed_groups": 1}))
+    bench.cell = lambda bench: bench.finish(group(bench.sequence, [None, None]))
+    with pytest.raises(LimitExceeded, match=r"2 groups were given up .*limits\.failed_groups"):
+        bench.loop().run()
+
+
+def test_no_batch_in_time_ends_the_run():
+    """prime-rl#1713: no silent hang."""
+    bench = Bench(sync(limits={"batch_deadline_s": 20.0}))
+    with pytest.raises(LimitExceeded, match=r"no full batch in 20 s: 0 of 2 groups .*limits\.batch_deadline_s"):
+        bench.loop().run()
+
+
+def test_a_failure_is_written_into_head():
+    bench = Bench(sync())
+    loop = bench.loop()
+    loop.fail("LimitExceeded: x")
+    head, _ = bench.run_store.read_head()
+    assert (head.state, head.reason) == ("failed", "LimitExceeded: x")
+
+
+def test_a_newer_trainer_stops_this_one_and_keeps_its_head():
+    bench = Bench(sync(), eager_cell)
+
+    def train_then_lose(batch: object) -> Any:
+        bench.run_store.take_epoch()
+        bench.group.weight = bench.group.weight + 1
+        return outcome()
+
+    bench.group.train = train_then_lose  # type: ignore[method-assign]
+    loop = bench.loop()
+    with pytest.raises(EpochLost):
+        loop.run()
+    loop.fail("EpochLost")
+    head, _ = bench.run_store.read_head()
+    assert (head.epoch, head.step, head.state) == (2, 0, "running")
+
+
+def test_weights_that_do_not_change_are_refused():
+    """verl#7495: frozen weights sent again and again."""
+    bench = Bench(sync(), eager_cell)
+    bench.group.train = lambda batch: outcome()  # type: ignore[method-assign]
+    with pytest.raises(PublishRefused, match="bit-identical"):
+        bench.loop().run()
+
+
+def test_weights_may_stay_when_the_batch_teaches_nothing():
+    bench = Bench(sync(training={"steps": 1}), eager_cell)
+    bench.group.train = lambda batch: outcome(trained_sequences=0)  # type: ignore[method-assign]
+    assert bench.loop().run().step == 1
+
+
+def stopped_after(bench: Bench, steps: int) -> None:
+    """Run until `steps` are committed, then die without a word."""
+
+    class Killed(BaseException):
+        pass
+
+    sleep, cell = bench.sleep, bench.cell
+
+    def watch(bench: Bench) -> None:
+        if bench.run_store.read_head()[0].step >= steps:
+            raise Killed
+        cell(bench)
+
+    bench.cell = watch
+    with pytest.raises(Killed):
+        bench.loop().run()
+    bench.sleep, bench.cell = sleep, cell
+
+
+def test_a_restarted_trainer_goes_on_where_head_is():
+    """trl#7274, OpenRLHF#1322: no group twice, no finished group lost."""
+    bench = Bench(parameters(overlap={"lead_groups": 1}), eager_cell)
+    stopped_after(bench, 2)
+    bench.group = FakeGroup()
+    head = bench.loop().run()
+    assert (head.step, head.state, head.version) == (3, "finished", PolicyVersion(3, 2))
+    used = [use.group for record in bench.run_store.steps() for use in record.groups]
+    assert sorted(used) == list(range(6))
+    final = bench.run_store.steps()[-1]
+    assert final.metrics[metrics.RESUME_MISMATCH] == 0
+    assert bench.group.acts.count("replace") == 0
+    assert bench.group.weight.tolist() == [3.0, 3.0]
+
+
+def test_steps_after_the_checkpoint_are_run_again_with_the_same_batches():
+    bench = Bench(sync(checkpoint={"every_steps": 5}), eager_cell)
+    stopped_after(bench, 2)
+    first = bench.group
+    bench.group = FakeGroup()
+    bench.loop().run()
+    assert bench.group.acts == ["train"] * 3
+    for again, before in zip(bench.group.batches[:2], first.batches, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(again.tensors(), before.tensors(), strict=True))
+    assert bench.run_store.steps()[-1].metrics[metrics.REPLAYED_STEPS] == 2
+
+
+def test_weights_that_cannot_be_reproduced_are_taken_from_the_store():
+    bench = Bench(sync(checkpoint={"every_steps": 5}), eager_cell)
+    stopped_after(bench, 2)
+    bench.group = FakeGroup()
+    bench.group.weight = torch.full((2,), 0.5)
+    bench.loop().run()
+    assert "replace" in bench.group.acts
+    assert bench.group.weight.tolist() == [3.0, 3.0]
+    assert bench.run_store.steps()[-1].metrics[metrics.RESUME_MISMATCH] == 1
+
+
+def test_a_damaged_checkpoint_is_not_loaded(tmp_path: Path):
+    bench = Bench(sync(), eager_cell)
+    stopped_after(bench, 2)
+    key = bench.run_store.steps()[-1].checkpoint
+    assert key is not None
+    bench.store.put(key.replace("manifest.json", "state.pt"), b"evil")
+    bench.group = FakeGroup()
+    bench.loop().run()
+    assert [act for act in bench.group.acts if act.startswith("load")] == []
+    assert bench.run_store.steps()[-1].metrics[metrics.REPLAYED_STEPS] == 2
+
+
+def test_give_ups_before_a_restart_are_on_the_next_record():
+    bench = Bench(sync(training={"steps": 1}))
+
+    class Killed(BaseException):
+        pass
+
+    def die(bench: Bench) -> None:
+        if bench.sequence:
+            raise Killed
+        bench.finish(group(0, [None, None]), group(1, [1, 0]))
+
+    bench.cell = die
+    with pytest.raises(Killed):
+        bench.loop().run()
+    bench.cell = lambda bench: bench.finish(group(2, [1, 0])) if bench.sequence == 1 else None
+    head = bench.loop().run()
+    (record,) = bench.run_store.steps()
+    assert [give_up.group for give_up in record.give_ups] == [0]
+    assert record.give_ups[0].reason.startswith("too few valid members")
+    assert (head.spent, head.given_up) == (3, ())
+
+
+def test_only_checkpoints_that_may_be_needed_stay():
+    bench = Bench(sync(training={"steps": 4}), eager_cell)
+    bench.loop().run()
+    prefix = f"{keys.run_prefix('r')}checkpoints/"
+    kept = sorted({info.key.removeprefix(prefix)[:6] for info in bench.store.list(prefix)})
+    assert kept[-1] == "000004"
+    assert len(kept) <= 2
+    named = bench.run_store.steps()[-1].checkpoint
+    assert named is not None
+    bench.store.get(named)
