@@ -3,7 +3,8 @@
     python3.11 infra/set_up.py [--environment .venv] [--lock requirements/cpu.lock]
 
     1. an environment (`python -m venv`), and in it the uv that the lock names;
-    2. exactly the lock's packages, with uv: by far quicker than pip, which takes over where uv cannot be had;
+    2. exactly the lock's packages, with uv: by far quicker than pip, which takes over where uv cannot be had; they
+       are compiled at once, as every process of a run would otherwise do it for itself where Python may not write;
     3. the project itself, editable.
 
 Each step is skipped when its stamp says that it was done for the same lock, so that the second time is instant.
@@ -111,7 +112,7 @@ def install_packages(environment: Path, lock: Path) -> None:
     settings = pip_settings(python)
     if install_uv(python, lock):
         uv = environment / "bin" / "uv"
-        command = [str(uv), "pip", "sync", "--quiet", "--python", python, str(lock)]
+        command = [str(uv), "pip", "sync", "--quiet", "--compile-bytecode", "--python", python, str(lock)]
         run(command, env={**os.environ, **uv_variables(settings, os.environ)})
     else:
         say("set-up: uv cannot be installed; pip takes over, which takes several minutes")
