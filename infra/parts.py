@@ -80,7 +80,9 @@ def _mlflow(layout: Layout, state: StackState) -> Part:
 
 def _prefect(state: StackState) -> Part:
     ports = state.ports
-    command = (program("prefect"), "server", "start", "--host", HOST, "--port", str(ports.prefect))
+    command = (
+        sys.executable, "-m", "infra.prefect_server", "server", "start", "--host", HOST, "--port", str(ports.prefect),
+    )  # fmt: skip
     return Part("prefect", command, ports.prefect_page, f"{ports.prefect_api}/health", "server", stop_s=8)
 
 
