@@ -72,10 +72,12 @@ def pin(cpus: Collection[int]) -> None:
     """
     if not cpus:
         return
-    allowed = os.sched_getaffinity(0)
-    if not set(cpus) <= allowed:
-        raise ConfigurationError(f"engine.cpus: {sorted(cpus)} are not all among those there are: {sorted(allowed)}")
-    os.sched_setaffinity(0, cpus)
+    try:
+        os.sched_setaffinity(0, cpus)
+    except OSError as error:
+        raise ConfigurationError(f"engine.cpus: this process may not use {sorted(cpus)} ({error})") from None
+    if os.sched_getaffinity(0) != set(cpus):
+        raise ConfigurationError(f"engine.cpus: of {sorted(cpus)} only {sorted(os.sched_getaffinity(0))} are there")
 
 
 def _vocabulary(model_dir: Path) -> int:
