@@ -95,8 +95,11 @@ class TrainingLoop:
             manifest = self._begin()
             previous_commit = self._clock()
             self._emit({"event": "ready", "step": self._lease.head.step, "epoch": self._lease.epoch})
-            while self._lease.head.step < self._params.training.steps:
-                manifest, previous_commit = self._take_step(self._intake.next_batch(), manifest, previous_commit)
+            batches = (self._intake.next_batch() for _ in range(self._lease.head.step, self._params.training.steps))
+            for number, ready in enumerate(batches):
+                if number == 0:
+                    previous_commit = _engines_ready(ready, previous_commit)
+                manifest, previous_commit = self._take_step(ready, manifest, previous_commit)
             self._writer.close()
             self._lease.commit(replace(self._lease.head, state="finished"))
         finally:
@@ -237,3 +240,9 @@ class TrainingLoop:
 
     def _span(self, lane: str, cause: str, start: float, end: float) -> None:
         self._writer.span(Span(lane, cause, start, end, self._lease.head.step))
+
+
+def _engines_ready(ready: ReadyBatch, trainer_ready: float) -> float:
+    """When the wait for a trainer's first batch began (Unix seconds): an engine that still starts is no wait."""
+    applied = ready.applied if ready.applied is not None else trainer_ready
+    return min(max(applied, trainer_ready), ready.ready)

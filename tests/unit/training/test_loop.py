@@ -11,7 +11,7 @@ import torch
 
 from driftline.errors import EpochLost, LimitExceeded, PublishRefused
 from driftline.params import RunParameters
-from driftline.records import Group, PolicyVersion
+from driftline.records import Group, OffsetReport, PolicyVersion
 from driftline.store import keys
 from driftline.store.memory import MemoryStore
 from driftline.store.protocol import WriteResult
@@ -133,6 +133,21 @@ def test_the_swap_of_head_is_the_last_write_of_a_step():
         "steps/000001-0001.json",
         "HEAD",
     ]
+
+
+def test_the_first_wait_begins_when_the_engines_are_up():
+    def late_cell(bench: Bench) -> None:
+        if bench.now == 1100.0:
+            report = OffsetReport("r", "c0", "i", 0, 0, 1097.5, 1100.0, 1, 0, 10, 0.05)
+            bench.run_store.write_offset(report)
+        if bench.now >= 1105.0:
+            eager_cell(bench)
+
+    bench = Bench(sync(training={"steps": 2}), late_cell)
+    bench.loop().run()
+    first, second = bench.run_store.steps()
+    assert (first.times.previous_commit, first.times.batch_ready) == (1097.5, 1105.0)
+    assert second.times.previous_commit == first.times.committed
 
 
 def test_the_record_holds_times_metrics_and_the_critical_path():
