@@ -37,7 +37,7 @@ class ModelParameters(_Section):
     layers: int = Field(3, ge=1, description="Layers of the warm-started model.")
     heads: int = Field(4, ge=1, description="Attention heads of the warm-started model.")
     tie_embeddings: bool = Field(False, description="Whether the warm-started model ties its embeddings.")
-    warm_start_steps: int = Field(250, ge=0, description="Optimizer steps of the warm start.")
+    warm_start_steps: int = Field(400, ge=0, description="Optimizer steps of the warm start.")
     warm_start_batch: int = Field(64, ge=1, description="Demonstrations in a warm-start step.")
     warm_start_learning_rate: float = Field(3e-3, gt=0, description="Peak learning rate of the warm start.")
 
@@ -109,7 +109,7 @@ class EngineParameters(_Section):
 class TrainingParameters(_Section):
     """The optimizer and the loss."""
 
-    steps: int = Field(25, ge=1, description="Optimizer steps of the run.")
+    steps: int = Field(30, ge=1, description="Optimizer steps of the run.")
     ranks: int = Field(1, ge=1, description="Processes of the DeepSpeed group.")
     zero_stage: Literal[0, 1, 2, 3] = Field(0, description="DeepSpeed ZeRO stage.")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Weights and activations.")

@@ -44,7 +44,7 @@ def test_a_resume_with_equal_parameters_is_taken():
 
 @pytest.mark.parametrize(
     ("given", "field"),
-    [({"seed": 8}, "seed"), ({"seed": 7, "training": {"steps": 25}}, "training.steps")],
+    [({"seed": 8}, "seed"), ({"seed": 7, "training": {"steps": 30}}, "training.steps")],
 )
 def test_a_resume_with_another_parameter_names_it(given: dict[str, Any], field: str):
     with pytest.raises(ConfigurationError, match=rf"^{field}: run 'r1' was started with"):
