@@ -41,9 +41,10 @@ def close(value: Any, expected: Any) -> bool:
 
 @pytest.mark.parametrize("case", cases("advantages"))
 def test_advantages(case: dict[str, Any]):
-    names = {"grpo_sample_std": "grpo", "grpo_population_std": "grpo_population"}
+    names: dict[str, str] = {"grpo_sample_std": "grpo", "grpo_population_std": "grpo_population"}
     for name, expected in case["expect"].items():
-        found = group_advantages(f64(case["rewards"]), f64(case["valid"]), names.get(name, name))
+        kind = str(names.get(name, name))
+        found = group_advantages(f64(case["rewards"]), f64(case["valid"]), kind)
         assert close(found, expected), name
 
 

