@@ -12,7 +12,9 @@ from importlib.metadata import PackageNotFoundError, distribution
 
 from driftline.params import EngineParameters
 
-TUNABLE = frozenset({"OMP_NUM_THREADS", "VLLM_LOGGING_LEVEL", "TOKENIZERS_PARALLELISM", "HF_HUB_OFFLINE"})
+TUNABLE = frozenset(
+    {"OMP_NUM_THREADS", "VLLM_LOGGING_LEVEL", "TOKENIZERS_PARALLELISM", "HF_HUB_OFFLINE", "PYTHONWARNINGS"}
+)
 
 
 @cache
@@ -43,6 +45,8 @@ def engine_environment(params: EngineParameters, base: Mapping[str, str]) -> dic
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
+        # The engine's processes are killed, and leave a lock that Python's resource tracker clears away, and reports.
+        "PYTHONWARNINGS": "ignore:resource_tracker:UserWarning",
     }
     if is_cpu_build():
         variables |= _cpu_variables(params)

@@ -270,6 +270,7 @@ class VllmEngine:
         from vllm.config.weight_transfer import WeightTransferConfig
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
+        from vllm.v1.metrics.loggers import PrometheusStatLogger
 
         from driftline.engine.vllm_counters import Counters
 
@@ -297,10 +298,16 @@ class VllmEngine:
             logprobs_mode="processed_logprobs",
             generation_config="vllm",
             disable_log_stats=True,
+            # The progress bar holds a semaphore that nobody returns when the process is killed.
+            use_tqdm_on_load=False,
             worker_extension_cls=EXTENSION,
             weight_transfer_config=WeightTransferConfig(backend=BACKEND),
         )
-        return AsyncLLM.from_engine_args(arguments, stat_loggers=[counters])
+        llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[counters])
+        # Nobody scrapes Prometheus here, and it costs each step.
+        manager: Any = llm.logger_manager
+        manager.stat_loggers = [one for one in manager.stat_loggers if not isinstance(one, PrometheusStatLogger)]
+        return llm
 
 
 def _note_failure(update: asyncio.Task[UpdateReport]) -> None:
