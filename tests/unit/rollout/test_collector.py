@@ -191,7 +191,8 @@ async def test_an_engine_that_fails_ends_the_cell_with_what_is_finished_written(
 
 
 async def test_a_cell_that_follows_one_that_died_takes_over_its_claims() -> None:
-    params = toy_parameters(rollout={"lease_s": 1.2})
+    """The dying cell releases them: the next one does not wait for the leases to run out."""
+    params = toy_parameters(rollout={"lease_s": 600.0})
     run_store = create_run(MemoryStore(), params)
     trainer = ToyTrainer(run_store, params, steps=12)
     training = asyncio.create_task(trainer.run())
