@@ -101,7 +101,7 @@ class EngineParameters(_Section):
         "keep", description="What becomes of running requests' KV when the weights change."
     )
     tensor_parallel_size: int = Field(1, ge=1, description="GPUs that share one engine.")
-    start_deadline_s: float = Field(300.0, gt=0, description="Deadline of the engine's start, in seconds.")
+    start_deadline_s: float = Field(600.0, gt=0, description="Deadline of the engine's start, in seconds.")
     request_deadline_s: float = Field(120.0, gt=0, description="Deadline of one request, in seconds.")
     cpus: tuple[int, ...] = Field((), description="Processor ids the cell is pinned to; empty is all.")
 
