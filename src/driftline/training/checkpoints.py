@@ -9,7 +9,6 @@ manifest. Ranks share one machine's scratch space: rank 0 moves the files.
 
 from __future__ import annotations
 
-import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,6 @@ from driftline.params import RunParameters
 from driftline.records import CheckpointManifest, decode, encode
 from driftline.store import files, keys
 from driftline.store.protocol import ObjectStore
-
-log = logging.getLogger(__name__)
 
 TAG = "state"
 KEPT = 2

@@ -22,12 +22,15 @@ from driftline.records import RunDescription
 from driftline.store import files
 from driftline.store.client import open_store
 from driftline.store.run_store import RunStore
-from driftline.tracking.sink import open_sink
+from driftline.tracking.sink import CLOSE_DEADLINE_S, open_sink
 
 if TYPE_CHECKING:
     from driftline.training.ranks import TrainerGroup
 
 log = logging.getLogger(__name__)
+
+INTERRUPTED_S = 3.0
+"""How long an interrupted trainer waits for its last metrics; what is left is kept for the next one."""
 
 
 def train(run: str) -> None:
@@ -64,7 +67,10 @@ def _run_rank(
     model_dir: Path,
     scratch: Path,
 ) -> None:
-    # torch and DeepSpeed take seconds to import: what is wrong above is said before.
+    # torch, transformers and DeepSpeed take seconds to import: what is wrong above is said before.
+    from driftline.training.lean_imports import import_transformers
+
+    import_transformers()
     from driftline.training.distributed import join, leave
     from driftline.training.ranks import TrainerGroup, follow
     from driftline.training.trainer import Trainer
@@ -84,6 +90,10 @@ def _run_rank(
     except DriftlineError:
         group.stop_if_idle()
         raise
+    except RuntimeError as error:
+        if place.world_size == 1:
+            raise
+        raise TransientProcessFailure(f"the ranks no longer work together: {error}") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     group.stop_if_idle()
@@ -106,8 +116,10 @@ def _lead(
     sink = open_sink(where.mlflow_uri, description.mlflow_run, spool=spool)
     lease = run_store.take_epoch()
     loop = TrainingLoop(run_store, lease, params, group, sink, model_dir=model_dir, scratch=scratch, emit=emit)
+    patience_s = INTERRUPTED_S
     try:
         head = loop.run()
+        patience_s = CLOSE_DEADLINE_S
     except EpochLost:
         log.error("another trainer has taken over: this one stops")
         raise
@@ -117,7 +129,7 @@ def _lead(
         loop.fail(f"{type(error).__name__}: {error}")
         raise
     finally:
-        sink.close()
+        sink.close(patience_s)
     emit({"event": "result", "step": head.step, "version": str(head.version), "state": head.state})
 
 

@@ -19,10 +19,12 @@ from driftline.training.batching import BatchRule, count_failed, decide, reason_
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.03
+POLL_S = 0.05
 """Pause between two looks for finished groups."""
 OFFSETS_S = 0.25
 """Pause between two looks at what the engines have acknowledged."""
+ROLE_S = 2.0
+"""Pause between two looks whether the role of the trainer is still held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class Intake:
             EpochLost: Another trainer has taken over.
         """
         begin, applied, looked = self._clock(), None, 0.0
+        asked = begin
         while True:
             self._collect()
             groups = self._decide()
@@ -87,12 +90,20 @@ class Intake:
                 raise LimitExceeded(self._starved())
             if applied is None and now >= looked + OFFSETS_S:
                 applied, looked = self._applied(), now
+            if now >= asked + ROLE_S:
+                self._confirm_role()
+                asked = now
             self._sleep(POLL_S)
 
     def committed(self, groups: Sequence[int]) -> None:
         """A step that consumed these groups, and repeated the give-ups, is committed."""
         self._spent |= set(groups)
         self.give_ups = []
+
+    def _confirm_role(self) -> None:
+        head, _ = self._run_store.read_head()
+        if head.epoch != self._lease.epoch:
+            self._lease.commit(self._lease.head)
 
     def _collect(self) -> None:
         """Take in newly finished groups. Those given up before a restart are put on the next record again."""

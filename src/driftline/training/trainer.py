@@ -11,7 +11,6 @@ divergence and entropy are those of the whole batch.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,7 @@ from driftline.training.protocol import StepOutcome
 from driftline.training.statistics import StatisticsAccumulator
 from driftline.weights.tensors import DTYPES
 
-log = logging.getLogger(__name__)
+ADAM_BETAS = (0.9, 0.999)
 
 
 def deepspeed_configuration(params: RunParameters) -> dict[str, Any]:
@@ -57,9 +56,6 @@ def deepspeed_configuration(params: RunParameters) -> dict[str, Any]:
     }
 
 
-ADAM_BETAS = (0.9, 0.999)
-
-
 class Trainer:
     """A causal language model, its optimizer, and the rank's share of every batch."""
 
@@ -80,9 +76,9 @@ class Trainer:
     def train(self, batch: TrainingBatch) -> StepOutcome:
         """Take one optimizer step on a batch."""
         lengths = batch.lengths_N.tolist()
-        taught = [i for i, advantage in enumerate(batch.advantages_N.tolist()) if advantage != 0]
-        scored = [i for i, advantage in enumerate(batch.advantages_N.tolist()) if advantage == 0]
-        training, scoring = self._own_share(taught, lengths) or [()], self._own_share(scored, lengths)
+        taught = self._plans((batch.advantages_N != 0).nonzero().flatten().tolist(), lengths)
+        scored = self._plans((batch.advantages_N == 0).nonzero().flatten().tolist(), lengths)
+        training, scoring = (share(plans, lengths, self.ranks)[self.rank] for plans in (taught or [()], scored))
         statistics = StatisticsAccumulator()
         views = _SequenceViews(batch)
         with torch.no_grad():
@@ -95,11 +91,11 @@ class Trainer:
             self.engine.backward(loss * self.ranks)
         gradient_norm = self._step()
         self._reduce(statistics)
-        padded = self._padded(taught, lengths) + self._padded(scored, lengths)
+        padded = sum(padded_tokens(plan, lengths) for plan in [*taught, *scored])
         return StepOutcome(
             statistics=statistics.read(),
             gradient_norm=gradient_norm,
-            trained_sequences=len(taught),
+            trained_sequences=sum(map(len, taught)),
             micro_batches=len(training) + len(scoring),
             tokens=sum(lengths),
             padding_share=1 - sum(lengths) / max(1, padded),
@@ -124,17 +120,10 @@ class Trainer:
         self.engine.step()
         return float(self.engine.get_global_grad_norm() or 0.0)
 
-    def _own_share(self, indices: list[int], lengths: list[int]) -> list[MicroBatchPlan]:
-        """This rank's micro-batches of some sequences; every rank has as many."""
-        plans = self._plans(indices, lengths)
-        return share(plans, lengths, self.ranks)[self.rank]
-
     def _plans(self, indices: list[int], lengths: list[int]) -> list[MicroBatchPlan]:
+        """Micro-batches, of all ranks, for some of the sequences."""
         chosen = cut([lengths[index] for index in indices], self.params.training.micro_batch_tokens)
         return [tuple(indices[i] for i in plan) for plan in chosen]
-
-    def _padded(self, indices: list[int], lengths: list[int]) -> int:
-        return sum(padded_tokens(plan, lengths) for plan in self._plans(indices, lengths))
 
     def _micro_batch(self, views: _SequenceViews, plan: MicroBatchPlan, statistics: StatisticsAccumulator) -> Tensor:
         """Forward one micro-batch; returns its part of the loss, a scalar."""

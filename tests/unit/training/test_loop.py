@@ -238,12 +238,27 @@ def test_a_newer_trainer_stops_this_one_and_keeps_its_head():
     assert (head.epoch, head.step, head.state) == (2, 0, "running")
 
 
+def test_a_trainer_that_waits_notices_that_it_was_replaced():
+    bench = Bench(sync())
+    bench.cell = lambda bench: bench.run_store.take_epoch() and None if bench.now == 1003.0 else None
+    with pytest.raises(EpochLost):
+        bench.loop().run()
+    assert bench.now < 1010.0
+
+
 def test_weights_that_do_not_change_are_refused():
     """verl#7495: frozen weights sent again and again."""
     bench = Bench(sync(), eager_cell)
     bench.group.train = lambda batch: outcome()  # type: ignore[method-assign]
     with pytest.raises(PublishRefused, match="bit-identical"):
         bench.loop().run()
+
+
+def test_weights_may_stay_at_a_learning_rate_of_zero():
+    """open-instruct#1473: the null update."""
+    bench = Bench(sync(training={"steps": 1, "learning_rate": 0.0}), eager_cell)
+    bench.group.train = lambda batch: outcome()  # type: ignore[method-assign]
+    assert bench.loop().run().step == 1
 
 
 def test_weights_may_stay_when_the_batch_teaches_nothing():
