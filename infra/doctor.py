@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -90,8 +91,12 @@ def read_pins(text: str) -> dict[str, str]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Normalised name -> version of what this Python environment holds."""
-    return {_normal(found.name): found.version for found in metadata.distributions() if found.name}
+    """Normalised name -> version of what this Python environment holds.
+
+    Only its own folder is read: setuptools puts copies of other packages on the import path.
+    """
+    path = [sysconfig.get_path("purelib")]
+    return {_normal(found.name): found.version for found in metadata.distributions(path=path) if found.name}
 
 
 def room(layout: Layout) -> Iterator[Finding]:

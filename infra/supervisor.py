@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from supervisor.xmlrpc import Faults
+
 from driftline.errors import StackError
 from infra.layout import Layout
 from infra.parts import Part, program
@@ -145,9 +147,13 @@ class SupervisorClient:
         }
 
     def start(self, names: Iterable[str]) -> None:
-        """Ask for parts to be started; `processes` shows what becomes of it."""
+        """Ask for parts to be started; `processes` shows what becomes of it. What runs already is passed over."""
         for name in names:
-            self._call("startProcess", name, False)
+            try:
+                self._call("startProcess", name, False)
+            except xmlrpc.client.Fault as fault:
+                if fault.faultCode != Faults.ALREADY_STARTED:
+                    raise
 
     def stop(self, names: Iterable[str], *, deadline_s: float) -> None:
         """Stop parts together and wait for them. What is not running is passed over."""

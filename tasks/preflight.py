@@ -30,7 +30,7 @@ WORKER_PATIENCE_S = 30.0
 POLL_S = 1.0
 
 
-@task(name="preflight", task_run_name="check what {run} needs")
+@task(name="preflight", task_run_name="check what {run} needs", timeout_seconds=300)
 async def preflight(
     params: RunParameters, run: str, *, resume: bool, deployments: Sequence[str]
 ) -> tuple[RunParameters, RunDescription | None]:

@@ -14,6 +14,7 @@ from driftline.store import tasksets
 from driftline.store.protocol import ObjectStore
 from tasks.episodes import play
 from tasks.logs import run_logger
+from tasks.retries import may_pass
 from tasks.stores import shared_store
 
 HELD_OUT_SEED = 20_000_003
@@ -43,7 +44,14 @@ class Proposal:
     seed: int
 
 
-@task(name="publish-task-set", task_run_name="publish {task_set}", retries=2, retry_delay_seconds=2)
+@task(
+    name="publish-task-set",
+    task_run_name="publish {task_set}",
+    timeout_seconds=1800,
+    retries=2,
+    retry_delay_seconds=2,
+    retry_condition_fn=may_pass,
+)
 async def publish_task_set(
     environment: str, task_set: str, train_tasks: int, held_out_tasks: int, seed: int
 ) -> TaskSetVersions:

@@ -18,6 +18,7 @@ from driftline.tracking.report import Report
 from tasks.logs import run_logger
 from tasks.processes import run_module
 from tasks.reporting import read_report
+from tasks.retries import may_pass
 from tasks.stores import run_store
 from tasks.surroundings import training_environment
 
@@ -34,7 +35,13 @@ class ExportedPolicy:
     card: str
 
 
-@task(name="export-policy", task_run_name="export the policy of {description.run}", retries=1, retry_delay_seconds=2)
+@task(
+    name="export-policy",
+    task_run_name="export the policy of {description.run}",
+    retries=2,
+    retry_delay_seconds=2,
+    retry_condition_fn=may_pass,
+)
 async def export_policy(description: RunDescription, params: RunParameters) -> ExportedPolicy:
     """Assemble the final policy, with its card, into a model directory under the run."""
     report = await asyncio.to_thread(read_report, run_store(description.run), description)
@@ -51,8 +58,10 @@ async def export_policy(description: RunDescription, params: RunParameters) -> E
 @task(
     name="register-policy",
     task_run_name="register {params.tracking.registered_model}",
+    timeout_seconds=300,
     retries=2,
     retry_delay_seconds=2,
+    retry_condition_fn=may_pass,
 )
 async def register(description: RunDescription, params: RunParameters, policy: ExportedPolicy) -> int | None:
     """Register the policy in MLflow; returns the version, None without MLflow."""

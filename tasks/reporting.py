@@ -17,13 +17,21 @@ from driftline.tracking.summary import record_spans, step_metrics
 from driftline.tracking.timeline import draw
 from tasks.artifacts import show_report
 from tasks.logs import run_logger
+from tasks.retries import may_pass
 from tasks.stores import run_store
 from tasks.tracking import best_effort
 
 WRITE_S = 120.0
 
 
-@task(name="report", task_run_name="report of {description.run}", retries=2, retry_delay_seconds=2)
+@task(
+    name="report",
+    task_run_name="report of {description.run}",
+    timeout_seconds=600,
+    retries=2,
+    retry_delay_seconds=2,
+    retry_condition_fn=may_pass,
+)
 async def publish_report(description: RunDescription) -> str:
     """Write the report: as a Prefect artifact, into the flow run's log, and into the MLflow run. Returns its JSON."""
     store = run_store(description.run)

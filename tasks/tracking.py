@@ -13,6 +13,7 @@ from driftline.errors import DriftlineError
 from driftline.params import RunParameters, settings
 from driftline.records import RunState
 from driftline.tracking import mlflow_run
+from tasks.retries import may_pass
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +21,14 @@ END_DEADLINE_S = 8.0
 """Within the 30 s that a cancelled flow run has, most of which belong to its children."""
 
 
-@task(name="mlflow-run", task_run_name="open the MLflow run of {run}", retries=2, retry_delay_seconds=2)
+@task(
+    name="mlflow-run",
+    task_run_name="open the MLflow run of {run}",
+    timeout_seconds=180,
+    retries=2,
+    retry_delay_seconds=2,
+    retry_condition_fn=may_pass,
+)
 async def open_mlflow_run(run: str, params: RunParameters, tags: Mapping[str, str]) -> str | None:
     """Open the MLflow run, or go on in the one that the run had before; None without MLflow."""
     uri = settings().mlflow_uri

@@ -19,11 +19,11 @@ from torch import Tensor
 from driftline.training.batch import TrainingBatch
 from driftline.training.model import open_model
 from tests.support.training import sequences_of, tiny_model
-from tests.support.training_ranks import batch, run_parameters
+from tests.support.training_ranks import TEMPERATURE, batch, run_parameters
 
 DEADLINE_S = 400
 pytestmark = pytest.mark.timeout(900)
-ONE_RANK, TWO_RANKS = ["0"], ["0", "1", "2", "3", "bf16"]
+ONE_RANK, TWO_RANKS = ["0", "null"], ["0", "1", "2", "3", "bf16"]
 EXACT = [(1, "0"), (2, "0"), (2, "1"), (2, "2"), (2, "3")]
 
 
@@ -102,7 +102,7 @@ def plain_loop(model_dir: Path, batches: list[TrainingBatch]) -> tuple[list[Plai
         losses: list[Tensor] = []
         tokens = 0
         for ids, sampled, behaviour, advantage, weight in sequences_of(one):
-            logprobs = model(input_ids=ids[None]).logits[0, :-1].log_softmax(-1)
+            logprobs = (model(input_ids=ids[None]).logits[0, :-1] / TEMPERATURE).log_softmax(-1)
             chosen = logprobs.gather(1, ids[1:, None])[:, 0][sampled[1:]]
             importance = (chosen.detach() - behaviour[1:][sampled[1:]].float()).exp().clamp(max=2.0)
             ratio = (chosen - chosen.detach()).exp()
@@ -165,6 +165,13 @@ def test_scores_are_of_the_weights_as_they_are(
     expected = [float(logprobs[i, token]) for i, token in enumerate((6, 7, 8))]
     assert seen[which].facts["probe"] == pytest.approx(expected, abs=1e-5)
     assert seen[which].facts["probe_replaced"] != pytest.approx(expected, abs=1e-3)
+
+
+def test_a_learning_rate_of_zero_changes_nothing(seen: dict[tuple[int, str], Seen]):
+    """open-instruct#1473: divergence that grows at learning rate 0 is a bug, not staleness."""
+    found = seen[1, "null"]
+    assert largest_difference(found.at("three"), found.at("base")) == 0
+    assert found.facts["steps"][2] == found.facts["steps"][4]
 
 
 def test_no_tensor_is_gathered_empty(seen: dict[tuple[int, str], Seen]):

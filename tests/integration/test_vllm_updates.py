@@ -18,7 +18,8 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from driftline.engine.protocol import GenerationRequest
+from driftline.engine.protocol import Generation, GenerationRequest
+from driftline.engine.vllm_arguments import MAX_BATCHED_TOKENS
 from driftline.engine.vllm_update import Swap
 from driftline.errors import ConfigurationError, EngineDied, EngineStartFailed, WeightUpdateFailed
 from driftline.store.run_store import RunStore
@@ -221,6 +222,18 @@ async def test_requests_that_vllm_refuses_are_configuration_errors(case: EngineU
     with pytest.raises(ConfigurationError, match="temperature"):
         await case.engine.generate(GenerationRequest("hot", PROMPT, 4, (), 2.5, seed=1))
     assert len((await case.generate(PROMPT, max_tokens=4)).token_ids) == 4
+
+
+async def test_seeded_prompts_that_are_cut_into_chunks_draw_as_they_would_alone(case: EngineUnderTest) -> None:
+    """60 prompts of 400 tokens exceed one engine step; unmended, vLLM's CPU engine dies of a seeded one."""
+    prompts = [[3 + (n + step * (1 + n % 7)) % 40 for step in range(400)] for n in range(60)]
+    assert sum(map(len, prompts)) > MAX_BATCHED_TOKENS
+    together = await asyncio.gather(*(case.generate(p, max_tokens=8, seed=n) for n, p in enumerate(prompts)))
+    alone: list[Generation] = []
+    for start in range(0, 60, 20):
+        part = range(start, start + 20)
+        alone += await asyncio.gather(*(case.generate(prompts[n], max_tokens=8, seed=n) for n in part))
+    assert [turn.token_ids for turn in together] == [turn.token_ids for turn in alone]
 
 
 async def test_lower_priority_numbers_run_first(case: EngineUnderTest) -> None:

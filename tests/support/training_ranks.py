@@ -1,7 +1,7 @@
 """Driver of the tests of real DeepSpeed ranks: `python -m tests.support.training_ranks MODEL OUT STAGES`.
 
 Each rank runs this; rank 0 drives, the others follow, as in the trainer's own process. For each ZeRO stage (and
-`bf16`, stage 1 in bfloat16) it takes two steps, saves, takes a third, loads, takes the third again, replaces all
+`VARIANTS`) it takes two steps, saves, takes a third, loads, takes the third again, replaces all
 weights, takes a fourth; what it saw goes to OUT as safetensors and JSON.
 """
 
@@ -37,9 +37,14 @@ def batch(step: int):
     return make_batch(groups, {g.number: 1.0 for g in groups}, 0, run_parameters())
 
 
-def run_parameters(stage: int = 0, ranks: int = 1, dtype: str = "float32"):
-    training = {"learning_rate": 1e-2, "micro_batch_tokens": 64, "ranks": ranks, "zero_stage": stage, "dtype": dtype}
-    return parameters(training=training)
+TEMPERATURE = 0.8
+VARIANTS = {"bf16": (1, "bfloat16", 1e-2), "null": (0, "float32", 0.0)}
+"""Name -> ZeRO stage, dtype, learning rate; other names are ZeRO stages."""
+
+
+def run_parameters(stage: int = 0, ranks: int = 1, dtype: str = "float32", rate: float = 1e-2):
+    training = {"learning_rate": rate, "micro_batch_tokens": 64, "ranks": ranks, "zero_stage": stage, "dtype": dtype}
+    return parameters(training=training, rollout={"temperature": TEMPERATURE})
 
 
 def lead(trainer: PolicyTrainer) -> tuple[dict, dict]:
@@ -92,8 +97,8 @@ def main(model: Path, out: Path, stages: list[str]) -> None:
     place = RankSettings()  # pyright: ignore[reportCallIssue]
     join(place, 60.0)
     for name in stages:
-        stage, dtype = (1, "bfloat16") if name == "bf16" else (int(name), "float32")
-        trainer = Trainer(run_parameters(stage, place.world_size, dtype), model)
+        stage, dtype, rate = VARIANTS.get(name) or (int(name), "float32", 1e-2)
+        trainer = Trainer(run_parameters(stage, place.world_size, dtype, rate), model)
         scratch = out / f"scratch-{name}"
         if place.rank > 0:
             follow(trainer, scratch)

@@ -289,7 +289,7 @@ async def test_cancelling_stops_the_child_cleanly(tmp_path: Path, style: str) ->
         child_main({{"plain": plain, "coroutine": coroutine, "asyncio inside": inside}}[{style!r}])
         """,
     )
-    ear = Ear()
+    ear, before = Ear(), psutil.Process().children()
     task = asyncio.create_task(supervise(argv, on_event=ear.on_event, on_log=ear.log.append, stop_deadline_s=10))
     await ear.heard("ready")
     began = time.monotonic()
@@ -298,7 +298,7 @@ async def test_cancelling_stops_the_child_cleanly(tmp_path: Path, style: str) ->
         await task
     assert marker.exists()
     assert time.monotonic() - began < 5
-    assert not psutil.Process().children()
+    assert psutil.Process().children() == before
 
 
 async def test_what_ignores_sigterm_is_killed_at_the_deadline(tmp_path: Path) -> None:
@@ -314,14 +314,14 @@ async def test_what_ignores_sigterm_is_killed_at_the_deadline(tmp_path: Path) ->
         child_main(main)
         """,
     )
-    ear = Ear()
+    ear, before = Ear(), psutil.Process().children()
     task = asyncio.create_task(supervise(argv, on_event=ear.on_event, stop_deadline_s=0.3))
     pids = (await ear.heard("ready"))["pids"]
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert all(gone_within(pid, 2) for pid in pids)
-    assert not psutil.Process().children()
+    assert psutil.Process().children() == before
 
 
 async def test_a_second_cancellation_kills_at_once(tmp_path: Path) -> None:

@@ -91,7 +91,8 @@ class Engine(Protocol):
 
         Raises:
             EngineDied: The engine is gone; every request in flight fails so.
-            ConfigurationError: The prompt leaves no room in the context length.
+            ConfigurationError: The prompt leaves no room in the context length, or cannot be sampled as asked.
+            DeadlineExceeded: It was not finished within `engine.request_deadline_s`.
         """
         ...
 
@@ -102,7 +103,8 @@ class Engine(Protocol):
         changes nothing. On return the engine has reproduced the manifest's probe.
 
         Raises:
-            WeightUpdateFailed: It does not hold the version; it must not serve any more.
+            WeightUpdateFailed: It does not hold the version. Either the old one serves on, untouched, or the engine
+                has ended itself, and every request fails with `EngineDied`: half-applied weights are never served.
             EngineDied: The engine is gone.
         """
         ...

@@ -27,9 +27,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from driftline.engine.environment_variables import is_cpu_build
 from driftline.engine.protocol import EngineStatus, Generation, GenerationRequest, UpdateReport
+from driftline.engine.vllm_arguments import build
 from driftline.engine.vllm_process import EngineProcess
+from driftline.engine.vllm_requests import generation, sampling, scoring
 from driftline.engine.vllm_update import Swap, probe_tolerance
 from driftline.errors import (
     ConfigurationError,
@@ -39,18 +40,12 @@ from driftline.errors import (
 )
 from driftline.params import EngineParameters, Settings
 from driftline.params import settings as process_settings
-from driftline.records import PolicyVersion, Segment, WeightsManifest
+from driftline.records import PolicyVersion, WeightsManifest
 from driftline.weights.checkpoint import read_model_directory
 
 logger = logging.getLogger(__name__)
 
-UNVERSIONED = -1
-"""Version number of tokens sampled before the first update, from the model directory's own weights."""
 PROBE_PRIORITY = -(2**20)
-MAX_BATCHED_TOKENS = 16384
-"""Tokens of one engine step: enough that prompts are not cut into chunks, where that fits into memory."""
-EXTENSION = "driftline.weights.vllm_backend.WeightExtension"
-BACKEND = "driftline_store"
 
 
 class VllmEngine:
@@ -99,7 +94,13 @@ class VllmEngine:
             )
         self._vocabulary = directory.vocabulary
         await self._process.start()
-        await self._swap.prepare(self._run, self._settings)
+        try:
+            await self._swap.prepare(self._run, self._settings)
+        except BaseException as error:
+            self._process.kill("it could not be prepared")
+            if isinstance(error, Exception):
+                raise EngineStartFailed(f"the engine did not start: {error}") from error
+            raise
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Sample one turn. The prompt cache is shared only within the version held at this moment."""
@@ -111,7 +112,7 @@ class VllmEngine:
                 await self._open()
                 version = self._version
                 output = await self._run_request(
-                    request.prompt_ids, _sampling(request), salt=str(version), priority=request.priority
+                    request.prompt_ids, sampling(request), salt=str(version), priority=request.priority
                 )
                 await self._open()
         except TimeoutError:
@@ -119,7 +120,7 @@ class VllmEngine:
                 f"request {request.id} was not finished within {deadline_s:.0f} s: raise engine.request_deadline_s, "
                 "lower rollout.episodes_in_flight, or see whether the engine hangs"
             ) from None
-        return _generation(output, version)
+        return generation(output, version)
 
     async def update(self, manifest: WeightsManifest) -> UpdateReport:
         """Take up a policy version; see the table above.
@@ -202,36 +203,22 @@ class VllmEngine:
         return error
 
     async def _score(self, token_ids: Sequence[int], priority: int) -> tuple[float, ...]:
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
         ids = tuple(token_ids)
         if len(ids) < 2:
             return ()
         self._check_prompt(ids, 1)
-        sampling = SamplingParams(
-            max_tokens=1,
-            temperature=0.0,
-            prompt_logprobs=0,
-            ignore_eos=True,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-            skip_clone=True,
-        )
-        request = self._run_request(ids, sampling, salt=f"score-{next(self._ids)}", priority=priority)
+        request = self._run_request(ids, scoring(), salt=f"score-{next(self._ids)}", priority=priority)
         output = await self._process.call(request, "a score", self._params.request_deadline_s)
         return tuple(output.prompt_logprobs[n][ids[n]].logprob for n in range(1, len(ids)))
 
-    async def _run_request(self, ids: tuple[int, ...], sampling: Any, *, salt: str, priority: int) -> Any:
+    async def _run_request(self, ids: tuple[int, ...], how: Any, *, salt: str, priority: int) -> Any:
         """The finished output of one request."""
         self._process.check_alive()
         # The rendered form spares vLLM a hop through its renderer's thread.
         prompt = {"type": "token", "prompt_token_ids": list(ids), "cache_salt": salt}
         finished = None
         try:
-            async for output in self._process.llm.generate(
-                prompt, sampling, f"r{next(self._ids)}", priority=priority
-            ):
+            async for output in self._process.llm.generate(prompt, how, f"r{next(self._ids)}", priority=priority):
                 finished = output
         except Exception as error:
             raise self._process.translated(error) from error
@@ -256,6 +243,10 @@ class VllmEngine:
                 f"{self._params.max_model_len}: raise engine.max_model_len"
             )
 
+    def _build(self) -> Any:
+        llm, self._counters = build(self._params, self._model_dir)
+        return llm
+
     def _check_manifest(self, manifest: WeightsManifest) -> None:
         if manifest.run != self._run:
             raise WeightUpdateFailed(
@@ -265,94 +256,7 @@ class VllmEngine:
             raise WeightUpdateFailed(f"version {manifest.version} has no probe: it could not be proven")
         self._check_prompt(manifest.probe.token_ids, 1)
 
-    def _build(self) -> Any:
-        """Make the `AsyncLLM`; blocks until its processes are ready."""
-        from vllm.config.weight_transfer import WeightTransferConfig
-        from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.v1.engine.async_llm import AsyncLLM
-        from vllm.v1.metrics.loggers import PrometheusStatLogger
-
-        from driftline.engine.vllm_counters import Counters
-
-        def counters(vllm_config: Any, engine_index: int = 0) -> Counters:
-            self._counters = Counters(vllm_config, engine_index)
-            return self._counters
-
-        params, cpu = self._params, is_cpu_build()
-        arguments = AsyncEngineArgs(
-            model=str(self._model_dir),
-            skip_tokenizer_init=True,
-            dtype=params.dtype,
-            seed=0,
-            max_model_len=params.max_model_len,
-            max_num_seqs=params.max_num_seqs,
-            max_num_batched_tokens=_batched_tokens(params),
-            block_size=params.block_size,
-            enable_prefix_caching=params.prefix_caching,
-            gpu_memory_utilization=params.gpu_memory_utilization,
-            tensor_parallel_size=params.tensor_parallel_size,
-            # On CPUs there is nothing to compile for, and one process is quicker than two.
-            enforce_eager=cpu,
-            distributed_executor_backend="uni" if cpu else None,
-            scheduling_policy="priority",
-            logprobs_mode="processed_logprobs",
-            generation_config="vllm",
-            disable_log_stats=True,
-            # The progress bar holds a semaphore that nobody returns when the process is killed.
-            use_tqdm_on_load=False,
-            worker_extension_cls=EXTENSION,
-            weight_transfer_config=WeightTransferConfig(backend=BACKEND),
-        )
-        llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[counters])
-        # Nobody scrapes Prometheus here, and it costs each step.
-        manager: Any = llm.logger_manager
-        manager.stat_loggers = [one for one in manager.stat_loggers if not isinstance(one, PrometheusStatLogger)]
-        return llm
-
 
 def _note_failure(update: asyncio.Task[UpdateReport]) -> None:
     if not update.cancelled() and update.exception() is not None:
         logger.error("%s", update.exception())
-
-
-def _batched_tokens(params: EngineParameters) -> int:
-    most = params.max_num_seqs * params.max_model_len
-    return max(params.max_model_len, params.max_num_seqs, min(most, MAX_BATCHED_TOKENS))
-
-
-def _sampling(request: GenerationRequest) -> Any:
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
-
-    try:
-        return SamplingParams(
-            max_tokens=request.max_tokens,
-            temperature=request.temperature,
-            top_p=request.top_p,
-            top_k=request.top_k,
-            seed=request.seed,
-            stop_token_ids=list(request.stop_ids),
-            ignore_eos=True,
-            logprobs=0,
-            flat_logprobs=True,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-            skip_clone=True,
-        )
-    except Exception as error:
-        raise ConfigurationError(f"request {request.id} cannot be sampled: {error}") from None
-
-
-def _generation(output: Any, version: PolicyVersion | None) -> Generation:
-    sampled, times = output.outputs[0], output.metrics
-    number = UNVERSIONED if version is None else version.number
-    spans = [Segment(s.start, int(s.version)) for s in sampled.weight_versions or () if s.end > s.start]
-    return Generation(
-        token_ids=tuple(sampled.token_ids),
-        logprobs=tuple(sampled.logprobs.logprobs),
-        segments=tuple(spans) or ((Segment(0, number),) if sampled.token_ids else ()),
-        finish_reason=sampled.finish_reason,
-        queued_s=max(0.0, times.scheduled_ts - times.queued_ts),
-        prefill_s=max(0.0, times.first_token_ts - times.scheduled_ts),
-        decode_s=max(0.0, times.last_token_ts - times.first_token_ts),
-    )

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from driftline.engine.vllm_process import EngineProcess
+from driftline.engine.vllm_requests import UNVERSIONED
 from driftline.errors import EngineDied, WeightUpdateFailed
 from driftline.params import Settings
 from driftline.records import WeightsManifest, encode
@@ -48,7 +49,7 @@ class Swap:
             ),
             "init_weight_transfer_engine",
         )
-        await self._call(self._llm.update_weight_version("-1"), "update_weight_version")
+        await self._call(self._llm.update_weight_version(str(UNVERSIONED)), "update_weight_version")
 
     async def stage(self, manifest: WeightsManifest) -> float:
         """Have the workers fetch and verify a version, twice if need be; returns the seconds it took.
