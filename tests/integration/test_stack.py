@@ -75,7 +75,8 @@ def codes(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
     def code_file(layout: Layout, name: str, code: str) -> str:
         path = layout.root / f"{name}.py"
-        path.write_text(code)
+        if not path.exists() or path.read_text() != code:  # a part may be reading it
+            path.write_text(code)
         return f"exec(open({str(path)!r}).read())"
 
     monkeypatch.setattr(stack, "parts", stand_ins)
