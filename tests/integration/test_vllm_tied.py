@@ -14,8 +14,9 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from driftline.engine.vllm_engine import VllmEngine
 from driftline.errors import EngineDied, WeightUpdateFailed
-from driftline.records import Head, ModelSource, RunDescription
+from driftline.records import Head, ModelSource, RunDescription, WeightsManifest
 from driftline.store.files import download, upload_directory
 from driftline.store.run_store import RunStore
 from driftline.weights.export import export_run
@@ -87,11 +88,23 @@ async def test_after_ten_updates_in_flight_every_token_is_its_versions_own(case:
     assert case.disagreement(PROMPT, after, 10) <= AGREEMENT_NATS
 
 
-async def test_weights_that_do_not_reproduce_the_probe_end_the_engine(case: EngineUnderTest) -> None:
+async def test_weights_that_do_not_reproduce_the_probe_end_the_engine(
+    case: EngineUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Digests hold the bytes; the probe shows that they took effect. No token of unproven weights gets out."""
     manifest = case.manifests[11]
     wrong = replace(manifest.probe, logprobs=tuple(value - 0.001 for value in manifest.probe.logprobs))
-    # It would end of itself, right after the swap, if its result were not held back until the probe has passed.
+    prove = VllmEngine._prove
+
+    async def prove_late(self: VllmEngine, manifest: WeightsManifest) -> float:
+        """Time enough for requests to finish with the new weights: their results must be held back."""
+        before = case.engine.status().running
+        async with asyncio.timeout(30):
+            while case.engine.status().running > before - 5:  # noqa: ASYNC110 (the engine offers no event)
+                await asyncio.sleep(0.01)
+        return await prove(self, manifest)
+
+    monkeypatch.setattr(VllmEngine, "_prove", prove_late)
     calls = [asyncio.create_task(case.generate(PROMPT, max_tokens=400 - n, seed=n)) for n in range(0, 360, 6)]
     await asyncio.sleep(0.1)
     with pytest.raises(WeightUpdateFailed, match=r"does not reproduce the probe .* 0\.001 nats, 0\.0001 is allowed"):
