@@ -17,13 +17,21 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from prefect.artifacts import acreate_markdown_artifact
 
 from driftline.errors import ConfigurationError
 from driftline.params import RunParameters
 from driftline.records import Span, StepRecord
+from driftline.tracking import metrics
 from driftline.tracking.summary import split_steps, summarize
+
+REPEATED = {
+    None: "Only one synchronous run: whether they repeat was not seen.",
+    True: "All synchronous runs had the same tasks and rewards.",
+    False: "**Synchronous runs differ in tasks or rewards although their seed is the same.**",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +47,17 @@ class Figures:
     training_s: float
     idle_share_rollout: float
     idle_share_train: float
+    engine_pause_p50_s: float | None
+    engine_pause_max_s: float | None
     k3_nats: float | None
     ess_fraction: float | None
     lag_steps_mean: float | None
     reward_first: float | None
     reward_last: float | None
+    reward_means: tuple[float, ...]
+    """Mean training reward of every step, those that do not count included."""
+    tasks: tuple[str, ...]
+    """Task of each group that was trained, by group number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +83,15 @@ class Pair:
         """The longer of rollout and training, measured alone, over the overlapped step."""
         alone = self.synchronous
         return max(alone.rollout_s, alone.training_s) / self.overlapped.step_s
+
+    @property
+    def pipeline_overhead_s(self) -> float:
+        """The overlapped step less the longer of rollout and training measured alone; negative where overlap helps.
+
+        It does where a lead keeps more requests in an engine step than one batch's tail does.
+        """
+        alone = self.synchronous
+        return self.overlapped.step_s - max(alone.rollout_s, alone.training_s)
 
 
 def variants(params: RunParameters, *, steps: int, cpus: tuple[int, int]) -> tuple[RunParameters, RunParameters]:
@@ -126,15 +149,31 @@ def measure(params: RunParameters, records: Sequence[StepRecord], spans: Sequenc
         training_s=sum(split.training_s for split in splits) / len(counted),
         idle_share_rollout=whole.idle_share_rollout or 0.0,
         idle_share_train=whole.idle_share_train or 0.0,
+        engine_pause_p50_s=whole.engine_pause_p50_s,
+        engine_pause_max_s=whole.engine_pause_max_s,
         k3_nats=whole.k3_nats,
         ess_fraction=whole.ess_fraction,
         lag_steps_mean=whole.lag_steps_mean,
         reward_first=whole.reward_first,
         reward_last=whole.reward_last,
+        reward_means=tuple(record.metrics[metrics.REWARD_MEAN] for record in records),
+        tasks=tasks_in_order(records),
     )
 
 
-def to_dict(pairs: Sequence[Pair]) -> dict[str, object]:
+def tasks_in_order(records: Sequence[StepRecord]) -> tuple[str, ...]:
+    """The task of each group that was trained, by group number."""
+    uses = sorted((use.group, use.task_id) for record in records for use in record.groups)
+    return tuple(task for _, task in uses)
+
+
+def repeats(pairs: Sequence[Pair]) -> bool | None:
+    """Whether all synchronous runs had the same tasks and the same rewards; None of a single one."""
+    ran = [(pair.synchronous.tasks, pair.synchronous.reward_means) for pair in pairs]
+    return all(run == ran[0] for run in ran[1:]) if len(ran) > 1 else None
+
+
+def to_dict(pairs: Sequence[Pair]) -> dict[str, Any]:
     """All figures, and the medians over pairs."""
     return {
         "pairs": [
@@ -144,6 +183,7 @@ def to_dict(pairs: Sequence[Pair]) -> dict[str, object]:
                 "ratio": pair.ratio,
                 "bound": pair.bound,
                 "overlap_efficiency": pair.overlap_efficiency,
+                "pipeline_overhead_s": pair.pipeline_overhead_s,
             }
             for pair in pairs
         ],
@@ -151,6 +191,8 @@ def to_dict(pairs: Sequence[Pair]) -> dict[str, object]:
         "bound": median(pair.bound for pair in pairs),
         "ratio_over_bound": median(pair.ratio / pair.bound for pair in pairs),
         "overlap_efficiency": median(pair.overlap_efficiency for pair in pairs),
+        "pipeline_overhead_s": median(pair.pipeline_overhead_s for pair in pairs),
+        "synchronous_runs_agree": repeats(pairs),
     }
 
 
@@ -159,8 +201,8 @@ def to_markdown(pairs: Sequence[Pair]) -> str:
     lines = [
         "# Synchronous and overlapped",
         "",
-        "| | step | rollout | training | idle rollout / train | k3 | lag | reward, first -> last |",
-        "|---|---|---|---|---|---|---|---|",
+        "| | step | rollout | training | idle rollout / train | pause p50 / max | k3 | lag | reward, first -> last |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for number, pair in enumerate(pairs, 1):
         lines += [_row(f"{number} synchronous", pair.synchronous), _row(f"{number} overlapped", pair.overlapped)]
@@ -169,7 +211,7 @@ def to_markdown(pairs: Sequence[Pair]) -> str:
         "",
         f"Wall clock, overlapped over synchronous: **{found['ratio']:.3f}**; the split of rollout and training "
         f"allows {found['bound']:.3f}. Overlap efficiency: **{found['overlap_efficiency']:.3f}**. "
-        f"Medians of {len(pairs)} pairs.",
+        f"Medians of {len(pairs)} pairs. {REPEATED[found['synchronous_runs_agree']]}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -194,6 +236,7 @@ def _row(name: str, found: Figures) -> str:
         f"{found.rollout_s:.2f} s",
         f"{found.training_s:.2f} s",
         f"{found.idle_share_rollout:.2f} / {found.idle_share_train:.2f}",
+        f"{_number(found.engine_pause_p50_s, '.3f')} / {_number(found.engine_pause_max_s, '.3f')} s",
         f"{_number(found.k3_nats, '.2g')} nats",
         _number(found.lag_steps_mean, ".2f"),
         f"{_number(found.reward_first, '.2f')} -> {_number(found.reward_last, '.2f')}",

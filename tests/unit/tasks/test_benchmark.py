@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ def parameters(**sections: Any) -> RunParameters:
 
 
 def use(group: int) -> GroupUse:
-    return GroupUse(group, "k", 1, "t", "v", 1.0, 8, 8, 0.5, 0.1, 0.5, 1.0, 1, 100)
+    return GroupUse(group, "k", 1, f"t{group}", "v", 1.0, 8, 8, 0.5, 0.1, 0.5, 1.0, 1, 100)
 
 
 def record(step: int, start: float, end: float, train: tuple[float, float]) -> StepRecord:
@@ -80,7 +81,25 @@ def test_the_summary_is_the_median_over_pairs():
     assert found["ratio"] == pytest.approx(0.6)
     assert found["ratio_over_bound"] == pytest.approx(0.9)
     table = benchmark.to_markdown([good])
-    assert "| 1 overlapped | 2.10 s | 2.10 s | 1.00 s | 0.00 / 0.52 | 0.01 nats | 1.00 | 0.20 -> 0.40 |" in table
+    assert (
+        "| 1 overlapped | 2.10 s | 2.10 s | 1.00 s | 0.00 / 0.52 | - / - s | 0.01 nats | 1.00 | 0.20 -> 0.40 |"
+        in table
+    )
+
+
+def test_what_the_pipeline_adds_is_held_against_the_work_measured_alone():
+    assert benchmark.Pair(synchronous(), overlapped()).pipeline_overhead_s == pytest.approx(0.1)
+
+
+def test_synchronous_runs_that_differ_in_a_task_or_a_reward_are_told_of():
+    pair = benchmark.Pair(synchronous(), overlapped())
+    other = replace(pair.synchronous, reward_means=(0.1, 0.2, 0.3, 0.5))
+    moved = replace(pair.synchronous, tasks=pair.synchronous.tasks[::-1][:-1])
+    assert benchmark.to_dict([pair])["synchronous_runs_agree"] is None
+    assert benchmark.to_dict([pair, pair])["synchronous_runs_agree"] is True
+    assert benchmark.to_dict([pair, replace(pair, synchronous=other)])["synchronous_runs_agree"] is False
+    assert benchmark.to_dict([pair, replace(pair, synchronous=moved)])["synchronous_runs_agree"] is False
+    assert "although their seed is the same" in benchmark.to_markdown([pair, replace(pair, synchronous=other)])
 
 
 def test_too_few_steps_are_refused():
