@@ -51,10 +51,7 @@ def open_store(settings: Settings, *, patience_s: float = PATIENCE_S) -> S3Store
 
 
 class S3Store:
-    """`ObjectStore` over one S3 bucket. Thread-safe, and usable after a fork.
-
-    `requests` counts the requests sent, by operation, retries included.
-    """
+    """`ObjectStore` over one S3 bucket. Thread-safe, and usable after a fork."""
 
     def __init__(
         self,
@@ -68,7 +65,7 @@ class S3Store:
     ) -> None:
         self.bucket = bucket
         self.endpoint = endpoint
-        self.requests: Counter[str] = Counter()
+        self._requests: Counter[str] = Counter()
         self._region = region
         self._patience_s = patience_s
         self._sleep = sleep
@@ -76,6 +73,12 @@ class S3Store:
         self._lock = threading.Lock()
         self._client: Any = None
         _stores.add(self)
+
+    @property
+    def requests(self) -> Counter[str]:
+        """Requests sent, by boto3's name of the operation, retries included."""
+        with self._lock:
+            return self._requests.copy()
 
     def get(self, key: str) -> StoredObject:
         """Read a whole object."""
@@ -190,7 +193,7 @@ class S3Store:
     def _call(self, operation: str, **arguments: Any) -> Any:
         client = self._connected()
         with self._lock:
-            self.requests[operation] += 1
+            self._requests[operation] += 1
         return getattr(client, operation)(Bucket=self.bucket, **arguments)
 
     def _connected(self) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -34,16 +35,37 @@ class _Position:
 class TrajectoryCursor:
     """Reads a run's finished groups incrementally. Not thread-safe.
 
-    A poll costs one request to find cells, one a cell, and one a new object; it does not grow with the run.
+    A poll costs one request a cell and one a new object, and now and then one to find cells; it does not grow with
+    the run.
     Of several attempts at a group the first seen counts, the lowest attempt within one poll; the others go to
     `duplicates`. An object that lands after a later one of its cell is still read.
     """
 
-    def __init__(self, store: ObjectStore, run: str, after: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        run: str,
+        after: Mapping[str, str],
+        *,
+        cells_s: float = 0.0,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin behind some keys.
+
+        Args:
+            store: Where the run's objects are.
+            run: Its name.
+            after: Cell -> key up to which its objects are known.
+            cells_s: Pause between two looks for new cells, once there is one.
+            monotonic: Clock, in seconds.
+        """
         self._store = store
         self._run = run
         self._prefix = keys.trajectories_prefix(run)
         self._positions = {cell: _Position(key, set()) for cell, key in after.items()}
+        self._cells_s = cells_s
+        self._monotonic = monotonic
+        self._cells_looked: float | None = None
         self.seen: dict[int, str] = {}
         """Group -> key of the object that counts."""
         self.duplicates: list[Duplicate] = []
@@ -59,14 +81,23 @@ class TrajectoryCursor:
         Raises:
             CorruptObject: An object is damaged or belongs to another run. It is tried again by the next poll.
         """
-        found = {cell: self._new_keys(cell) for cell in self._store.folders(self._prefix)}
+        found = {cell: self._new_keys(cell) for cell in self._cells()}
         groups = self._read([key for new in found.values() for key in new])
         for cell, new in found.items():
             self._advance(cell, new)
         return sorted(self._count(groups), key=lambda group: group.number)
 
+    def _cells(self) -> list[str]:
+        """All cells known, new ones included now and then."""
+        now = self._monotonic()
+        if not self._positions or self._cells_looked is None or now >= self._cells_looked + self._cells_s:
+            self._cells_looked = now
+            for cell in self._store.folders(self._prefix):
+                self._positions.setdefault(cell, _Position("", set()))
+        return sorted(self._positions)
+
     def _new_keys(self, cell: str) -> list[str]:
-        position = self._positions.setdefault(cell, _Position("", set()))
+        position = self._positions[cell]
         listed = self._store.list(f"{self._prefix}{cell}/", after=position.last)
         return [info.key for info in listed if info.key not in position.ahead]
 

@@ -7,6 +7,7 @@ All methods block; asynchronous callers run them in a thread.
 from __future__ import annotations
 
 import builtins
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -41,6 +42,11 @@ class WriteResult:
 
 class ObjectStore(Protocol):
     """Keys and bytes in one bucket. Every method raises `StoreUnavailable` after its bounded retries."""
+
+    @property
+    def requests(self) -> Counter[str]:
+        """Requests sent by this process, by operation, retries and further pages of listings included."""
+        ...
 
     def get(self, key: str) -> StoredObject:
         """Read a whole object.

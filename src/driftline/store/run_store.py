@@ -248,9 +248,14 @@ class RunStore:
             last = int(info.key.removeprefix(prefix).partition(".")[0])
         return last + 1
 
-    def trajectory_cursor(self, after: Mapping[str, str] | None = None) -> TrajectoryCursor:
-        """A reader of finished groups that starts behind the given keys (cell -> key)."""
-        return TrajectoryCursor(self.store, self.run, after or {})
+    def trajectory_cursor(self, after: Mapping[str, str] | None = None, *, cells_s: float = 0.0) -> TrajectoryCursor:
+        """A reader of finished groups that starts behind the given keys (cell -> key).
+
+        Args:
+            after: Cell -> key.
+            cells_s: Pause between two looks for cells that have not written before.
+        """
+        return TrajectoryCursor(self.store, self.run, after or {}, cells_s=cells_s)
 
     def new_groups(self, after: Mapping[str, str] | None = None) -> list[Group]:
         """All groups finished behind the given keys; to follow a run, keep a `trajectory_cursor`."""

@@ -175,6 +175,19 @@ ENGINE_PAUSE_SECONDS = _row("apply/engine_pause_seconds", "s", "The engine stood
 PROBE_ERROR = _row(
     "apply/probe_error_nats", "nats", "Largest difference from the manifest's probe log-probabilities.", "cell"
 )
+STORE_READ_SECONDS = _row(
+    "store/read_seconds", "s", "Listing and reading finished groups, by the look that completed the batch."
+)
+STORE_PUBLISH_SECONDS = _row("store/publish_seconds", "s", "Store calls under way while the weights were published.")
+STORE_COMMIT_SECONDS = _row(
+    "store/commit_seconds", "s", "Writing the previous step's record and swapping HEAD; 0 in a trainer's first step."
+)
+STORE_SECONDS = _row(
+    "store/seconds", "s", "Store time on the critical path of a step: the sum of the other `store/` seconds."
+)
+STORE_REQUESTS = _row(
+    "store/requests", "requests", "S3 requests that the trainer has sent since the previous step's record."
+)
 OVERLAP_EFFICIENCY = _row(
     "step/overlap_efficiency", "share", "The longer of rollout and training, over the step; at most 1.", "report"
 )

@@ -23,6 +23,8 @@ POLL_S = 0.05
 """Pause between two looks for finished groups."""
 OFFSETS_S = 0.25
 """Pause between two looks at what the engines have acknowledged."""
+CELLS_S = 0.5
+"""Pause between two looks for cells that have not written before."""
 ROLE_S = 2.0
 """Pause between two looks whether the role of the trainer is still held."""
 
@@ -39,6 +41,8 @@ class ReadyBatch:
     """Unix seconds at which it held the batch."""
     applied: float | None
     """Unix seconds at which the last cell acknowledged the version trained from, None where that is not known."""
+    read_s: float
+    """Seconds of the look for finished groups that completed the batch."""
 
 
 class Intake:
@@ -53,6 +57,7 @@ class Intake:
         *,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         gone = [give_up for record in records for give_up in record.give_ups]
         used = {use.group for record in records for use in record.groups}
@@ -63,13 +68,14 @@ class Intake:
         self._finished: list[Group] = []
         self._run_store = run_store
         self._lease = lease
-        self._cursor = run_store.trajectory_cursor()
+        self._cursor = run_store.trajectory_cursor(cells_s=CELLS_S)
         self._deadline_s = params.limits.batch_deadline_s
         self._rule = BatchRule(
             params.rollout.groups_per_step, params.overlap.max_lag_versions, params.limits.failed_groups
         )
         self._clock = clock
         self._sleep = sleep
+        self._monotonic = monotonic
 
     def next_batch(self) -> ReadyBatch:
         """Wait until a batch is full.
@@ -81,11 +87,13 @@ class Intake:
         begin, applied, looked = self._clock(), None, 0.0
         asked = begin
         while True:
+            look = self._monotonic()
             self._collect()
+            read_s = self._monotonic() - look
             groups = self._decide()
             now = self._clock()
             if groups:
-                return ReadyBatch(groups, begin, now, applied)
+                return ReadyBatch(groups, begin, now, applied, read_s)
             if now > begin + self._deadline_s:
                 raise LimitExceeded(self._starved())
             if applied is None and now >= looked + OFFSETS_S:

@@ -36,6 +36,7 @@ from driftline.training.protocol import PolicyTrainer, StepOutcome
 from driftline.training.publishing import PolicyPublisher
 from driftline.training.reporting import group_use, step_metrics
 from driftline.training.resume import make_batch, restore
+from driftline.training.store_use import StoreUse
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,9 @@ class TrainingLoop:
         self._clock = clock
         self._records = run_store.steps()
         self._intake = Intake(run_store, lease, self._records, params, clock=clock, sleep=sleep)
-        self._publisher = PolicyPublisher(group, run_store, params, model_dir)
+        self._store_use = StoreUse(run_store.store)
+        timed = RunStore(self._store_use.store, run_store.run)
+        self._publisher = PolicyPublisher(group, timed, params, model_dir)
         self._writer = BackgroundWriter(run_store, f"trainer-{lease.epoch:04d}")
         self._notes: dict[str, float] = {}
         """Metrics that the next step's record carries, about what came before it."""
@@ -143,9 +146,10 @@ class TrainingLoop:
         weights = {use.group: use.weight for use in uses}
         outcome = self._group.train(make_batch(ready.groups, weights, version.number, self._params))
         train_end = self._clock()
-        manifest = self._publisher.publish(
-            PolicyVersion(step, self._lease.epoch), previous=manifest, expect_change=self._must_change(outcome)
-        )
+        with self._store_use.publishing():
+            manifest = self._publisher.publish(
+                PolicyVersion(step, self._lease.epoch), previous=manifest, expect_change=self._must_change(outcome)
+            )
         now = self._clock()
         times = StepTimes(previous_commit, ready.ready, train_start, train_end, now, now)
         parts: dict[str, float] = {
@@ -170,13 +174,14 @@ class TrainingLoop:
             version_out=manifest.version,
             groups=uses,
             give_ups=tuple(self._intake.give_ups),
-            metrics=values | self._notes,
+            metrics=values | self._store_use.take(ready.read_s) | self._notes,
             time_to_batch_s=parts,
             times=times,
             previous=self._lease.head.record,
             checkpoint=self._writer.newest_checkpoint,
         )
-        self._commit(record)
+        with self._store_use.committing():
+            self._commit(record)
         self._report(record, ready)
         self._checkpoint(record)
         return manifest, times.committed

@@ -166,6 +166,32 @@ def test_the_record_holds_times_metrics_and_the_critical_path():
     assert bench.run_store.spans()[0].lane == "waiting/train"
 
 
+def test_the_requests_of_a_step_do_not_grow_with_the_run():
+    def cell(bench: Bench) -> None:
+        version = bench.run_store.read_head()[0].step
+        groups = [group(2 * bench.sequence + n, [1, 0, 0, 1], version=version) for n in range(2)]
+        if bench.sequence == version:
+            bench.finish(*groups)
+
+    bench = Bench(sync(training={"steps": 60}), cell)
+    bench.loop().run()
+    counts = [record.metrics[metrics.STORE_REQUESTS] for record in bench.run_store.steps()]
+    assert sum(counts[40:]) == pytest.approx(sum(counts[20:40]), abs=5)
+    assert min(counts) > 0
+
+
+def test_the_store_seconds_of_a_step_add_up():
+    bench = Bench(sync(training={"steps": 2}), eager_cell)
+    bench.loop().run()
+    parts = (metrics.STORE_READ_SECONDS, metrics.STORE_PUBLISH_SECONDS, metrics.STORE_COMMIT_SECONDS)
+    for record in bench.run_store.steps():
+        assert record.metrics[metrics.STORE_SECONDS] == pytest.approx(sum(record.metrics[part] for part in parts))
+    first, second = bench.run_store.steps()
+    assert first.metrics[metrics.STORE_COMMIT_SECONDS] == 0.0
+    assert second.metrics[metrics.STORE_COMMIT_SECONDS] > 0.0
+    assert second.metrics[metrics.STORE_PUBLISH_SECONDS] > 0.0
+
+
 def test_a_group_without_variance_has_weight_zero_and_is_counted():
     bench = Bench(sync(training={"steps": 1}))
     bench.cell = lambda bench: bench.finish(group(0, [1, 1, 1]), group(1, [0, 1, 1])) if not bench.sequence else None
