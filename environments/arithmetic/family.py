@@ -1,6 +1,7 @@
 """`arithmetic/v1`: one question, one turn. Small enough for a model of 135M parameters to be right now and then.
 
-The reply is judged by the last whole number in it: "3 + 4 = 7." is as right as "7"; without a number it is wrong.
+The reply is judged by the last whole number in it: "3 + 4 = 7." is as right as "7". A wrong reply that is a number and
+nothing else earns `FORM_REWARD`, so that there is something to learn before the first right answer.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from random import Random
 from driftline.environment import Message, StepResult, Task
 from driftline.errors import ConfigurationError, EnvironmentFailed
 
-LARGEST = 50
+LARGEST = 20
 """Of the two numbers, which are at least 1."""
 QUESTION = "What is {left} {sign} {right}? Reply with the number only."
+FORM_REWARD = 0.1
 WHOLE_NUMBER = re.compile(r"(?<![\d.])-?\d+(?![\d]|\.\d)")
 
 
@@ -75,7 +77,8 @@ class ArithmeticQuestion:
         numbers = WHOLE_NUMBER.findall(action)
         right = bool(numbers) and int(numbers[-1]) == self._answer
         self._answer = None
-        return StepResult(reward=float(right), terminated=True, success=right)
+        in_form = bool(WHOLE_NUMBER.fullmatch(action.strip()))
+        return StepResult(reward=1.0 if right else FORM_REWARD * in_form, terminated=True, success=right)
 
     async def close(self) -> None:
         """Forget the question."""

@@ -18,15 +18,15 @@ def test_it_is_registered() -> None:
 
 
 def test_tasks_are_distinct_right_and_a_function_of_the_seed() -> None:
-    tasks = FAMILY.generate(3, 5000)
-    assert len({task.id for task in tasks}) == 5000
-    assert FAMILY.generate(3, 5000) == tasks != FAMILY.generate(4, 5000)
+    tasks = FAMILY.generate(3, 800)
+    assert len({task.id for task in tasks}) == 800
+    assert FAMILY.generate(3, 800) == tasks != FAMILY.generate(4, 800)
     for task in tasks[:500]:
         words = task.payload["question"].removeprefix("What is ").partition("?")[0].split()
         left, right = int(words[0]), int(words[2])
         assert task.payload["answer"] == (left + right if words[1] == "+" else left - right)
-    with pytest.raises(ConfigurationError, match="5000 tasks, not 5001"):
-        FAMILY.generate(3, 5001)
+    with pytest.raises(ConfigurationError, match="800 tasks, not 801"):
+        FAMILY.generate(3, 801)
 
 
 @pytest.mark.parametrize(
@@ -36,22 +36,23 @@ def test_tasks_are_distinct_right_and_a_function_of_the_seed() -> None:
         (7, "3 + 4 = 7.", 1.0),
         (7, "The answer is 7, of course", 1.0),
         (-3, "-3", 1.0),
-        (7, "77", 0.0),
-        (7, "17", 0.0),
+        (7, "77", 0.1),
+        (7, " 17\n", 0.1),
         (7, "7.5", 0.0),
-        (3, "-3", 0.0),
+        (3, "-3", 0.1),
+        (3, "It is -3", 0.0),
         (7, "7 or 8", 0.0),
         (7, "seven", 0.0),
         (7, "", 0.0),
     ],
 )
 async def test_the_last_whole_number_is_judged(answer: int, reply: str, reward: float) -> None:
-    task = next(task for task in FAMILY.generate(1, 5000) if task.payload["answer"] == answer)
+    task = next(task for task in FAMILY.generate(1, 800) if task.payload["answer"] == answer)
     game = FAMILY.make(max_turns=4)
     (prompt,) = await game.reset(task, 0)
     assert prompt.content == task.payload["question"]
     result = await game.step(reply)
-    assert (result.reward, result.success, result.terminated) == (reward, bool(reward), True)
+    assert (result.reward, result.success, result.terminated) == (reward, reward == 1.0, True)
     with pytest.raises(EnvironmentFailed):
         await game.step(reply)
     await game.close()
