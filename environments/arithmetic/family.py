@@ -1,7 +1,7 @@
 """`arithmetic/v1`: one question, one turn. Small enough for a model of 135M parameters to be right now and then.
 
-The reply is judged by the last whole number in it: "3 + 4 = 7." is as right as "7". A wrong reply that is a number and
-nothing else earns `FORM_REWARD`, so that there is something to learn before the first right answer.
+The reply is judged by the last whole number in it: "3 + 4 = 7." is as right as "7". A wrong reply that is a number
+and nothing else earns `FORM_REWARD`, so that there is something to learn before the first right answer.
 """
 
 from __future__ import annotations
