@@ -182,6 +182,43 @@ class EngineContract:
             assert all(a.start < b.start and a.version < b.version for a, b in pairwise(turn.segments))
             assert {segment.version for segment in turn.segments} <= {case.version - 1, case.version}
 
+    async def test_every_token_is_in_flight_returned_discarded_or_scored_at_every_moment(
+        self, case: EngineCase
+    ) -> None:
+        """What the token ledger rests on: counts apart from one another that add up whenever they are read."""
+        length, returned = case.max_model_len - len(case.prompt), [0]
+
+        def unaccounted() -> int:
+            status = case.engine.status()
+            assert min(status.in_flight_tokens, status.discarded_tokens, status.scored_tokens) >= 0
+            apart = status.in_flight_tokens + status.discarded_tokens + status.scored_tokens
+            return status.generated_tokens - apart - returned[0]
+
+        async def ask(seed: int) -> None:
+            turn = await case.generate(max_tokens=length - seed, seed=seed)
+            returned[0] += len(turn.token_ids)
+
+        before, start = unaccounted(), case.engine.status()
+        calls = [asyncio.create_task(ask(seed)) for seed in range(24)]
+        most_in_flight = 0
+        async with asyncio.timeout(WAIT_S):
+            while not all(call.done() for call in calls):
+                await asyncio.sleep(0)
+                status = case.engine.status()
+                most_in_flight = max(most_in_flight, status.in_flight_tokens)
+                if status.generated_tokens >= start.generated_tokens + 24 * 8:
+                    for call in calls[:8]:
+                        call.cancel()
+                    await case.engine.score(case.prompt)
+                assert unaccounted() == before
+        assert most_in_flight > 100
+        await case.update()
+        end = case.engine.status()
+        assert unaccounted() == before
+        assert end.in_flight_tokens == 0
+        assert end.discarded_tokens - start.discarded_tokens >= 8 * 4
+        assert returned[0] == sum(length - seed for seed in range(8, 24))
+
     async def test_close_ends_what_is_in_flight_and_may_be_repeated(self, case: EngineCase) -> None:
         call = asyncio.create_task(case.generate(max_tokens=case.max_model_len - len(case.prompt)))
         await until(lambda status: status.running + status.waiting > 0, case.engine)

@@ -45,6 +45,8 @@ def engine_environment(params: EngineParameters, base: Mapping[str, str]) -> dic
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
+        # One engine step's outputs are taken in at once, so that the counts of requests and the counter agree.
+        "VLLM_V1_OUTPUT_PROC_CHUNK_SIZE": str(max(128, params.max_num_seqs)),
         # The engine's processes are killed, and leave a lock that Python's resource tracker clears away, and reports.
         "PYTHONWARNINGS": "ignore:resource_tracker:UserWarning",
     }

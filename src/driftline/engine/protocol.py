@@ -72,7 +72,15 @@ class EngineStatus:
     preemptions: int
     prefix_hit_share: float
     generated_tokens: int
+    """The engine's own counter of sampled tokens, scores and probes included."""
     prompt_tokens: int
+    in_flight_tokens: int = 0
+    """Sampled for calls of `generate` that have not returned. This and the two below are counted apart from
+    `generated_tokens`; what is left of it was returned."""
+    discarded_tokens: int = 0
+    """Sampled for calls that were cancelled or failed."""
+    scored_tokens: int = 0
+    """Sampled for scores and probes, which ask for none."""
 
 
 class Engine(Protocol):

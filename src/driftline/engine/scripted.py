@@ -23,6 +23,7 @@ from random import Random
 from typing import Literal
 
 from driftline.engine.protocol import EngineStatus, Generation, GenerationRequest, UpdateReport
+from driftline.engine.token_account import TokenAccount
 from driftline.errors import ConfigurationError, EngineDied, EngineStartFailed, WeightUpdateFailed
 from driftline.records import PolicyVersion, Segment, WeightsManifest
 
@@ -93,6 +94,7 @@ class ScriptedEngine:
         self._refuse_updates = False
         self._generated_tokens = 0
         self._prompt_tokens = 0
+        self._account = TokenAccount()
 
     async def start(self) -> None:
         """Begin stepping."""
@@ -111,10 +113,12 @@ class ScriptedEngine:
         self._waiting.append(sequence)
         self._prompt_tokens += len(request.prompt_ids)
         self._work.set()
-        try:
-            return await answer
-        finally:
-            self._forget(sequence)
+        with self._account.request() as counted:
+            counted.sampled = sequence.token_ids.__len__
+            try:
+                return await answer
+            finally:
+                self._forget(sequence)
 
     async def update(self, manifest: WeightsManifest) -> UpdateReport:
         """Take up a version: the steps pause for `pause_s`, after `fetch_s` beside them."""
@@ -153,6 +157,9 @@ class ScriptedEngine:
             prefix_hit_share=0.0,
             generated_tokens=self._generated_tokens,
             prompt_tokens=self._prompt_tokens,
+            in_flight_tokens=self._account.in_flight,
+            discarded_tokens=self._account.discarded,
+            scored_tokens=self._account.scored,
         )
 
     async def close(self) -> None:

@@ -28,9 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from driftline.engine.protocol import EngineStatus, Generation, GenerationRequest, UpdateReport
+from driftline.engine.token_account import Request, TokenAccount
 from driftline.engine.vllm_arguments import build
 from driftline.engine.vllm_process import EngineProcess
-from driftline.engine.vllm_requests import generation, sampling, scoring
+from driftline.engine.vllm_requests import count_requests, generation, sampling, scoring
 from driftline.engine.vllm_update import Swap, probe_tolerance
 from driftline.errors import (
     ConfigurationError,
@@ -68,6 +69,8 @@ class VllmEngine:
         self._settings = settings or process_settings()
         self._process = EngineProcess(self._build, start_deadline_s=params.start_deadline_s)
         self._counters: Any = None
+        self._account = TokenAccount()
+        self._counted: dict[str, Request] = {}
         self._vocabulary = 0
         self._version: PolicyVersion | None = None
         self._served = asyncio.Event()
@@ -107,20 +110,21 @@ class VllmEngine:
         self._process.check_alive()
         self._check_prompt(request.prompt_ids, request.max_tokens)
         deadline_s = self._params.request_deadline_s
-        try:
-            async with asyncio.timeout(deadline_s):
-                await self._open()
-                version = self._version
-                output = await self._run_request(
-                    request.prompt_ids, sampling(request), salt=str(version), priority=request.priority
-                )
-                await self._open()
-        except TimeoutError:
-            raise DeadlineExceeded(
-                f"request {request.id} was not finished within {deadline_s:.0f} s: raise engine.request_deadline_s, "
-                "lower rollout.episodes_in_flight, or see whether the engine hangs"
-            ) from None
-        return generation(output, version)
+        with self._account.request() as counted:
+            try:
+                async with asyncio.timeout(deadline_s):
+                    await self._open()
+                    version = self._version
+                    output = await self._run_request(
+                        request.prompt_ids, sampling(request), counted, salt=str(version), priority=request.priority
+                    )
+                    await self._open()
+            except TimeoutError:
+                raise DeadlineExceeded(
+                    f"request {request.id} was not finished within {deadline_s:.0f} s: raise "
+                    "engine.request_deadline_s, lower rollout.episodes_in_flight, or see whether the engine hangs"
+                ) from None
+            return generation(output, version)
 
     async def update(self, manifest: WeightsManifest) -> UpdateReport:
         """Take up a policy version; see the table above.
@@ -162,6 +166,9 @@ class VllmEngine:
             prefix_hit_share=counters.prefix_hits / max(1, counters.prefix_queries),
             generated_tokens=counters.generated_tokens,
             prompt_tokens=counters.prompt_tokens,
+            in_flight_tokens=self._account.in_flight,
+            discarded_tokens=self._account.discarded,
+            scored_tokens=self._account.scored,
         )
 
     async def close(self) -> None:
@@ -207,21 +214,32 @@ class VllmEngine:
         if len(ids) < 2:
             return ()
         self._check_prompt(ids, 1)
-        request = self._run_request(ids, scoring(), salt=f"score-{next(self._ids)}", priority=priority)
-        output = await self._process.call(request, "a score", self._params.request_deadline_s)
+        output = await self._process.call(self._run_score(ids, priority), "a score", self._params.request_deadline_s)
         return tuple(output.prompt_logprobs[n][ids[n]].logprob for n in range(1, len(ids)))
 
-    async def _run_request(self, ids: tuple[int, ...], how: Any, *, salt: str, priority: int) -> Any:
+    async def _run_score(self, ids: tuple[int, ...], priority: int) -> Any:
+        with self._account.request(scored=True) as counted:
+            return await self._run_request(
+                ids, scoring(), counted, salt=f"score-{next(self._ids)}", priority=priority
+            )
+
+    async def _run_request(
+        self, ids: tuple[int, ...], how: Any, counted: Request, *, salt: str, priority: int
+    ) -> Any:
         """The finished output of one request."""
         self._process.check_alive()
+        request_id = f"r{next(self._ids)}"
+        self._counted[request_id] = counted
         # The rendered form spares vLLM a hop through its renderer's thread.
         prompt = {"type": "token", "prompt_token_ids": list(ids), "cache_salt": salt}
         finished = None
         try:
-            async for output in self._process.llm.generate(prompt, how, f"r{next(self._ids)}", priority=priority):
+            async for output in self._process.llm.generate(prompt, how, request_id, priority=priority):
                 finished = output
         except Exception as error:
             raise self._process.translated(error) from error
+        finally:
+            del self._counted[request_id]
         return finished
 
     async def _open(self) -> None:
@@ -245,6 +263,7 @@ class VllmEngine:
 
     def _build(self) -> Any:
         llm, self._counters = build(self._params, self._model_dir)
+        count_requests(llm, self._counted)
         return llm
 
     def _check_manifest(self, manifest: WeightsManifest) -> None:

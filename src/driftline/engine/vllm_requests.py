@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from driftline.engine.protocol import Generation, GenerationRequest
+from driftline.engine.token_account import Request
 from driftline.errors import ConfigurationError
 from driftline.records import PolicyVersion, Segment
 
@@ -55,6 +57,28 @@ def scoring() -> Any:
         output_kind=RequestOutputKind.FINAL_ONLY,
         skip_clone=True,
     )
+
+
+def count_requests(llm: Any, counted: Mapping[str, Request]) -> None:
+    """Let each request be counted from its very start, in the state that vLLM keeps of it in this process.
+
+    That state is brought forward by the same call that feeds vLLM's own counter, and outputs of a request that was
+    aborted reach neither. It stays readable after vLLM has dropped it.
+
+    Args:
+        llm: vLLM's `AsyncLLM`.
+        counted: Our counts, by the ids under which requests are handed to vLLM.
+    """
+    processor = llm.output_processor
+    add_request = processor.add_request
+
+    def added(request: Any, *arguments: Any, **named: Any) -> None:
+        add_request(request, *arguments, **named)
+        if request.external_req_id in counted:
+            detokenizer = processor.request_states[request.request_id].detokenizer
+            counted[request.external_req_id].sampled = detokenizer.num_output_tokens
+
+    processor.add_request = added
 
 
 def generation(output: Any, version: PolicyVersion | None) -> Generation:
