@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from driftline import __version__
 from driftline.errors import ConfigurationError, DriftlineError, ObjectMissing
-from driftline.params import RunParameters
+from driftline.params import RunParameters, settings
 from driftline.records import Head, ModelSource, RunDescription, RunState
 from driftline.store.run_store import RunStore
 from tasks.refresh import TaskSetVersions
@@ -111,6 +111,7 @@ async def create(
         task_set=task_sets.version,
         held_out_task_set=task_sets.held_out_version,
         mlflow_run=mlflow_run,
+        signed=settings().signing_key is not None,
     )
     await asyncio.to_thread(run_store(run).create, description)
     return description

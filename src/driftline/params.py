@@ -215,6 +215,9 @@ class Settings(BaseSettings):
     mlflow_port: int = Field(5000, ge=1, le=65535, description="Port of the local stack's MLflow page.")
     prefect_port: int = Field(4200, ge=1, le=65535, description="Port of the local stack's Prefect page.")
     api_token: SecretStr | None = None
+    signing_key: SecretStr | None = Field(
+        None, min_length=16, description="Key that signs the step records of runs started with it."
+    )
 
 
 class RankSettings(BaseSettings):

@@ -258,7 +258,10 @@ class StepRecord:
     times: StepTimes
     previous: str | None
     """Key of the previous record, None for the first step."""
-    checkpoint: str | None = None
+    checkpoint: FileEntry | None = None
+    """Manifest of the newest checkpoint that was whole when the step was committed."""
+    signature: str = ""
+    """Of the rest of the record, where the run has a key (`driftline.training.signing`)."""
     format: int = FORMAT
 
 
@@ -321,6 +324,8 @@ class RunDescription:
     task_set: str
     held_out_task_set: str
     mlflow_run: str | None
+    signed: bool = False
+    """Whether the run has a key, so that its step records are signed."""
     format: int = FORMAT
 
 

@@ -182,7 +182,7 @@ def test_a_trainer_that_is_killed_or_replaced_loses_nothing(
     assert {span.lane for span in run_store.spans()} >= {"training", "publish", "waiting/train"}
     named = records[-1].checkpoint
     assert named is not None
-    assert s3_store.get(named).body
+    assert s3_store.get(named.key).body
     overheads = [record.times.committed - record.times.train_end for record in records]
     assert min(overheads) < 1.0
 

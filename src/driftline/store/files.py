@@ -71,6 +71,11 @@ def download(store: ObjectStore, entries: Iterable[FileEntry], prefix: str, dire
         deque(pool.map(partial(_fetch, store), wanted, targets), maxlen=0)
 
 
+def entry_of(key: str, body: bytes) -> FileEntry:
+    """The entry of an object."""
+    return FileEntry(key, len(body), hashlib.sha256(body).hexdigest())
+
+
 def read_checked(store: ObjectStore, entry: FileEntry) -> bytes:
     """Read one object and compare it with its entry.
 

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from driftline.errors import StoreError
-from driftline.records import Span
+from driftline.records import FileEntry, Span
 from driftline.store.run_store import RunStore
 
 log = logging.getLogger(__name__)
@@ -34,16 +34,16 @@ class BackgroundWriter:
         self._upload: Future[None] | None = None
         self._spans: list[Span] = []
         self._sequence = 0
-        self._uploaded: list[str] = []
+        self._uploaded: list[FileEntry] = []
 
     @property
-    def newest_checkpoint(self) -> str | None:
+    def newest_checkpoint(self) -> FileEntry | None:
         """Manifest of the last checkpoint that is whole in the store."""
         return self._uploaded[-1] if self._uploaded else None
 
-    def adopt_checkpoint(self, key: str) -> None:
+    def adopt_checkpoint(self, manifest: FileEntry) -> None:
         """Take over a checkpoint that an earlier trainer of the run left."""
-        self._uploaded.append(key)
+        self._uploaded.append(manifest)
 
     def wait_for_checkpoint(self) -> None:
         """Wait until the checkpoint handed over last is in the store.
@@ -56,15 +56,19 @@ class BackgroundWriter:
             self._upload = None
 
     def checkpoint(
-        self, directory: Path, upload: Callable[[Path], str], remove: Callable[[str], None], keep: str | None
+        self,
+        directory: Path,
+        upload: Callable[[Path], FileEntry],
+        remove: Callable[[str], None],
+        keep: FileEntry | None,
     ) -> None:
         """Hand over a local checkpoint directory; it is deleted afterwards.
 
         Args:
             directory: The files.
-            upload: Writes them to the store; returns the manifest's key.
-            remove: Deletes an older checkpoint from the store.
-            keep: The checkpoint that the committed record names, which must stay.
+            upload: Writes them to the store; returns the manifest's entry.
+            remove: Deletes an older checkpoint from the store, by its manifest's key.
+            keep: The manifest of the checkpoint that the committed record names, which must stay.
         """
         self.wait_for_checkpoint()
 
@@ -73,9 +77,9 @@ class BackgroundWriter:
                 self._uploaded.append(upload(directory))
             finally:
                 shutil.rmtree(directory, ignore_errors=True)
-            for key in [key for key in self._uploaded[:-1] if key != keep]:
-                remove(key)
-                self._uploaded.remove(key)
+            for older in [older for older in self._uploaded[:-1] if older != keep]:
+                remove(older.key)
+                self._uploaded.remove(older)
 
         self._upload = self._thread.submit(work)
 

@@ -3,8 +3,8 @@
 
     save (all ranks) ──▶ local directory ──▶ files to the store ──▶ manifest.json, last ──▶ a step record names it
 
-DeepSpeed's files are pickles. They are read only after every one of them has the size and the SHA-256 of the
-manifest. Ranks share one machine's scratch space: rank 0 moves the files.
+DeepSpeed's files are pickles. They are read only after the manifest has the SHA-256 that the step record names, and
+every file that of the manifest. Ranks share one machine's scratch space: rank 0 moves the files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from driftline.errors import ConfigurationError
 from driftline.params import RunParameters
-from driftline.records import CheckpointManifest, decode, encode
+from driftline.records import CheckpointManifest, FileEntry, decode, encode
 from driftline.store import files, keys
 from driftline.store.protocol import ObjectStore
 
@@ -51,25 +51,27 @@ def load_local(engine: Any, scratch: Path, step: int) -> None:
         raise ConfigurationError(f"DeepSpeed finds no checkpoint in {local_directory(scratch, step)}")
 
 
-def upload(store: ObjectStore, run: str, step: int, epoch: int, params: RunParameters, directory: Path) -> str:
-    """Write a local checkpoint to the store, its manifest last; returns the manifest's key."""
+def upload(store: ObjectStore, run: str, step: int, epoch: int, params: RunParameters, directory: Path) -> FileEntry:
+    """Write a local checkpoint to the store, its manifest last; returns the manifest's entry."""
     prefix = keys.checkpoint_prefix(run, step, epoch)
     entries = files.upload_directory(store, prefix, directory)
     training = params.training
     manifest = CheckpointManifest(run, step, epoch, training.ranks, training.zero_stage, entries)
-    store.put(manifest_key(run, step, epoch), encode(manifest))
-    return manifest_key(run, step, epoch)
+    body = encode(manifest)
+    store.put(manifest_key(run, step, epoch), body)
+    return files.entry_of(manifest_key(run, step, epoch), body)
 
 
-def fetch(store: ObjectStore, key: str, params: RunParameters, scratch: Path) -> CheckpointManifest:
-    """Bring a checkpoint to this machine, each file checked against the manifest.
+def fetch(store: ObjectStore, entry: FileEntry, params: RunParameters, scratch: Path) -> CheckpointManifest:
+    """Bring a checkpoint to this machine: the manifest checked against its entry, each file against the manifest.
 
     Raises:
         ObjectMissing: It is gone.
         CorruptObject: The manifest or a file is damaged.
         ConfigurationError: It was written by another number of ranks or ZeRO stage.
     """
-    manifest = decode(CheckpointManifest, store.get(key).body, key=key)
+    key = entry.key
+    manifest = decode(CheckpointManifest, files.read_checked(store, entry), key=key)
     written, wanted = (manifest.ranks, manifest.zero_stage), (params.training.ranks, params.training.zero_stage)
     if written != wanted:
         raise ConfigurationError(

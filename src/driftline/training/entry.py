@@ -23,6 +23,7 @@ from driftline.store import files
 from driftline.store.client import open_store
 from driftline.store.run_store import RunStore
 from driftline.tracking.sink import CLOSE_DEADLINE_S, open_sink
+from driftline.training.signing import key_of
 
 if TYPE_CHECKING:
     from driftline.training.ranks import TrainerGroup
@@ -114,8 +115,19 @@ def _lead(
     where = settings()
     spool = where.work_dir / "metrics" / f"{description.run}-trainer.jsonl"
     sink = open_sink(where.mlflow_uri, description.mlflow_run, spool=spool)
+    signing_key = key_of(description, where)
     lease = run_store.take_epoch()
-    loop = TrainingLoop(run_store, lease, params, group, sink, model_dir=model_dir, scratch=scratch, emit=emit)
+    loop = TrainingLoop(
+        run_store,
+        lease,
+        params,
+        group,
+        sink,
+        model_dir=model_dir,
+        scratch=scratch,
+        emit=emit,
+        signing_key=signing_key,
+    )
     patience_s = INTERRUPTED_S
     try:
         head = loop.run()

@@ -36,6 +36,7 @@ from driftline.training.protocol import PolicyTrainer, StepOutcome
 from driftline.training.publishing import PolicyPublisher
 from driftline.training.reporting import group_use, step_metrics
 from driftline.training.resume import make_batch, restore
+from driftline.training.signing import sign
 from driftline.training.store_use import StoreUse
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class TrainingLoop:
         model_dir: Path,
         scratch: Path,
         emit: Callable[[Mapping[str, Any]], None],
+        signing_key: bytes | None = None,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -77,6 +79,7 @@ class TrainingLoop:
         self._sink = sink
         self._scratch = scratch
         self._emit = emit
+        self._signing_key = signing_key
         self._clock = clock
         self._records = run_store.steps()
         self._intake = Intake(run_store, lease, self._records, params, clock=clock, sleep=sleep)
@@ -126,7 +129,15 @@ class TrainingLoop:
             return manifest
         if head.step == 0:
             return self._run_store.read_manifest(head.version)
-        restored = restore(self._group, self._run_store, self._params, head, self._records, self._scratch)
+        restored = restore(
+            self._group,
+            self._run_store,
+            self._params,
+            head,
+            self._records,
+            self._scratch,
+            signing_key=self._signing_key,
+        )
         if restored.checkpoint is not None:
             self._writer.adopt_checkpoint(restored.checkpoint)
         self._notes = {
@@ -191,7 +202,7 @@ class TrainingLoop:
         return self._params.training.learning_rate > 0 and outcome.trained_sequences > 0
 
     def _commit(self, record: StepRecord) -> None:
-        key = self._run_store.write_step(record)
+        key = self._run_store.write_step(sign(record, self._signing_key))
         head = self._lease.head
         self._lease.commit(
             replace(

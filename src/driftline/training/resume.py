@@ -18,11 +18,11 @@ from torch import Tensor
 
 from driftline.errors import CorruptObject, ObjectMissing
 from driftline.params import RunParameters
-from driftline.records import Group, Head, StepRecord, WeightsManifest
+from driftline.records import FileEntry, Group, Head, StepRecord, WeightsManifest
 from driftline.store import files
 from driftline.store.run_store import RunStore
 from driftline.store.trajectories import decode_groups
-from driftline.training import checkpoints
+from driftline.training import checkpoints, signing
 from driftline.training.batch import TrainingBatch, assemble
 from driftline.training.protocol import PolicyTrainer
 from driftline.weights.tensors import DTYPES, host_tensor, tensor_digest
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 class Restored:
     """How the weights came about."""
 
-    checkpoint: str | None
+    checkpoint: FileEntry | None
     """Manifest of the checkpoint it began with, None for the base model."""
     replayed_steps: int
     mismatch: bool
@@ -49,6 +49,8 @@ def restore(
     head: Head,
     records: Sequence[StepRecord],
     scratch: Path,
+    *,
+    signing_key: bytes | None = None,
 ) -> Restored:
     """Bring the group to the weights of `head.version`, optimizer state included.
 
@@ -59,12 +61,13 @@ def restore(
         head: Names a version.
         records: All committed steps, in order.
         scratch: Where checkpoints lie on this machine.
+        signing_key: Where the run has one, no checkpoint is loaded that a signed record does not name.
 
     Raises:
         ObjectMissing: Trajectories of a committed step, or the published weights, are gone.
     """
     assert head.version is not None
-    checkpoint = _load_checkpoint(group, run_store, params, records, scratch)
+    checkpoint = _load_checkpoint(group, run_store, params, records, scratch, signing_key)
     begin = 0 if checkpoint is None else checkpoint[1]
     later = [record for record in records if record.step > begin]
     for record in later:
@@ -118,16 +121,24 @@ def published_tensors(run_store: RunStore, manifest: WeightsManifest) -> dict[st
 
 
 def _load_checkpoint(
-    group: PolicyTrainer, run_store: RunStore, params: RunParameters, records: Sequence[StepRecord], scratch: Path
-) -> tuple[str, int] | None:
+    group: PolicyTrainer,
+    run_store: RunStore,
+    params: RunParameters,
+    records: Sequence[StepRecord],
+    scratch: Path,
+    signing_key: bytes | None,
+) -> tuple[FileEntry, int] | None:
     """Load the newest checkpoint that a committed record names; None leaves the base model."""
-    key = records[-1].checkpoint if records else None
-    if key is None:
+    entry = records[-1].checkpoint if records else None
+    if entry is None:
         return None
     try:
-        manifest = checkpoints.fetch(run_store.store, key, params, scratch)
+        signing.check(records[-1], signing_key)
+        manifest = checkpoints.fetch(run_store.store, entry, params, scratch)
     except (ObjectMissing, CorruptObject) as error:
-        log.warning("checkpoint %s cannot be used (%s): all steps are run again from the base model", key, error)
+        log.warning(
+            "checkpoint %s cannot be used (%s): all steps are run again from the base model", entry.key, error
+        )
         return None
     group.load(manifest.step)
-    return key, manifest.step
+    return entry, manifest.step

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from driftline.errors import StoreUnavailable
-from driftline.records import Span
+from driftline.records import FileEntry, Span
 from driftline.store.memory import MemoryStore
 from driftline.store.run_store import RunStore
 from driftline.training.background import SPANS_A_FLUSH, BackgroundWriter
@@ -28,32 +28,36 @@ def local(tmp_path: Path, step: int) -> Path:
     return directory
 
 
+def manifest(key: str) -> FileEntry:
+    return FileEntry(key, 1, "digest")
+
+
 def test_a_checkpoint_counts_once_it_is_whole(run_store: RunStore, tmp_path: Path):
     writer = BackgroundWriter(run_store, "trainer")
     gate, removed = threading.Event(), list[str]()
 
-    def upload(directory: Path) -> str:
+    def upload(directory: Path) -> FileEntry:
         assert gate.wait(DEADLINE_S)
-        return directory.name
+        return manifest(directory.name)
 
     first = local(tmp_path, 1)
     writer.checkpoint(first, upload, removed.append, keep=None)
     assert writer.newest_checkpoint is None
     gate.set()
     writer.wait_for_checkpoint()
-    assert writer.newest_checkpoint == "step-1"
+    assert writer.newest_checkpoint == manifest("step-1")
     assert not first.exists()
-    writer.checkpoint(local(tmp_path, 2), upload, removed.append, keep="step-1")
-    writer.checkpoint(local(tmp_path, 3), upload, removed.append, keep="step-2")
+    writer.checkpoint(local(tmp_path, 2), upload, removed.append, keep=manifest("step-1"))
+    writer.checkpoint(local(tmp_path, 3), upload, removed.append, keep=manifest("step-2"))
     writer.close()
     assert removed == ["step-1"], "the one that the head's record names stays"
-    assert writer.newest_checkpoint == "step-3"
+    assert writer.newest_checkpoint == manifest("step-3")
 
 
 def test_a_failed_upload_is_raised_at_the_next_checkpoint(run_store: RunStore, tmp_path: Path):
     writer = BackgroundWriter(run_store, "trainer")
 
-    def fail(directory: Path) -> str:
+    def fail(directory: Path) -> FileEntry:
         raise StoreUnavailable("the store is away")
 
     directory = local(tmp_path, 1)

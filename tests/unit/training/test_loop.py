@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import torch
 
 from driftline.errors import EpochLost, LimitExceeded, PublishRefused
 from driftline.params import RunParameters
-from driftline.records import Group, OffsetReport, PolicyVersion
+from driftline.records import CheckpointManifest, Group, OffsetReport, PolicyVersion, decode, encode
 from driftline.store import keys
+from driftline.store.files import entry_of
 from driftline.store.memory import MemoryStore
 from driftline.store.protocol import WriteResult
 from driftline.store.run_store import RunStore
@@ -54,6 +56,7 @@ class Bench:
         self.cell = cell
         self.events: list[Any] = []
         self.sequence = 0
+        self.signing_key: bytes | None = None
 
     def finish(self, *groups: Group) -> None:
         self.run_store.append_groups("c0", self.sequence, groups)
@@ -75,6 +78,7 @@ class Bench:
             emit=self.events.append,
             clock=lambda: self.now,
             sleep=self.sleep,
+            signing_key=self.signing_key,
         )
 
 
@@ -353,10 +357,28 @@ def test_weights_that_cannot_be_reproduced_are_taken_from_the_store():
 def test_a_damaged_checkpoint_is_not_loaded(tmp_path: Path):
     bench = Bench(sync(), eager_cell)
     stopped_after(bench, 2)
-    key = bench.run_store.steps()[-1].checkpoint
-    assert key is not None
-    bench.store.put(key.replace("manifest.json", "state.pt"), b"evil")
+    entry = bench.run_store.steps()[-1].checkpoint
+    assert entry is not None
+    bench.store.put(entry.key.replace("manifest.json", "state.pt"), b"evil")
     bench.group = FakeGroup()
+    bench.loop().run()
+    assert [act for act in bench.group.acts if act.startswith("load")] == []
+    assert bench.run_store.steps()[-1].metrics[metrics.REPLAYED_STEPS] == 2
+
+
+def test_a_checkpoint_is_loaded_only_where_a_signed_record_names_it():
+    """Record, manifest and files all replaced, and consistent with one another: only the key tells."""
+    bench = Bench(sync(), eager_cell)
+    bench.signing_key = b"a key of the run"
+    stopped_after(bench, 2)
+    (head, _), record = bench.run_store.read_head(), bench.run_store.steps()[-1]
+    assert head.record is not None
+    assert record.checkpoint is not None
+    genuine = decode(CheckpointManifest, bench.store.get(record.checkpoint.key).body)
+    forged = encode(replace(genuine, epoch=9))
+    bench.store.put(record.checkpoint.key, forged)
+    bench.store.put(head.record, encode(replace(record, checkpoint=entry_of(record.checkpoint.key, forged))))
+    bench.run_store, bench.group = RunStore(bench.store, "r"), FakeGroup()
     bench.loop().run()
     assert [act for act in bench.group.acts if act.startswith("load")] == []
     assert bench.run_store.steps()[-1].metrics[metrics.REPLAYED_STEPS] == 2
@@ -393,4 +415,4 @@ def test_only_checkpoints_that_may_be_needed_stay():
     assert len(kept) <= 2
     named = bench.run_store.steps()[-1].checkpoint
     assert named is not None
-    bench.store.get(named)
+    bench.store.get(named.key)
