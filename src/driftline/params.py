@@ -151,6 +151,7 @@ class LimitParameters(_Section):
     """How much may fail before the run does. All bounded; an exhausted limit ends the run as Failed."""
 
     failed_groups: int = Field(64, ge=0, description="Groups given up because too few members were valid.")
+    damaged_objects: int = Field(8, ge=0, description="Objects of finished groups that cannot be read.")
     cell_restarts: int = Field(3, ge=0, description="Restarts of a rollout cell that died.")
     trainer_restarts: int = Field(3, ge=0, description="Restarts of a trainer that died.")
     batch_deadline_s: float = Field(600.0, gt=0, description="Longest wait for a batch, in seconds.")

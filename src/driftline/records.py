@@ -14,17 +14,16 @@ that is newer than itself, with `CorruptObject`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
-
-from driftline.errors import CorruptObject
-
-FORMAT = 1
+from driftline.accounts import CellAccount as CellAccount
+from driftline.accounts import Frontier as Frontier
+from driftline.accounts import TokenLedger as TokenLedger
+from driftline.codec import FORMAT as FORMAT
+from driftline.codec import decode as decode
+from driftline.codec import encode as encode
 
 TrajectoryStatus = Literal["ok", "truncated", "env_error", "timeout", "engine_error", "cancelled"]
 """How an episode ended. Only `ok` and `truncated` may carry a reward."""
@@ -193,6 +192,8 @@ class Head:
     """(first group, task-set version): from that group number on, tasks come from that version."""
     state: RunState = "running"
     reason: str = ""
+    set_aside: tuple[str, ...] = ()
+    """Objects of finished groups that cannot be read; their groups are to be played again."""
     format: int = FORMAT
 
 
@@ -226,6 +227,8 @@ class GiveUp:
     group: int
     reason: str
     sampled_tokens: int
+    key: str = ""
+    """Object that holds its trajectories."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +265,8 @@ class StepRecord:
     """Manifest of the newest checkpoint that was whole when the step was committed."""
     signature: str = ""
     """Of the rest of the record, where the run has a key (`driftline.training.signing`)."""
+    frontier: Frontier = field(default_factory=Frontier)
+    ledger: TokenLedger | None = None
     format: int = FORMAT
 
 
@@ -296,6 +301,9 @@ class OffsetReport:
     generated_tokens: int
     pause_s: float
     """Seconds that the last update kept the engine paused."""
+    account: CellAccount | None = None
+    earlier: tuple[CellAccount, ...] = ()
+    """The last known account of each earlier incarnation of the cell."""
     format: int = FORMAT
 
 
@@ -356,41 +364,3 @@ class Span:
     step: int
     """Step (trainer) or policy version (cell) it belongs to."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-RecordT = TypeVar("RecordT")
-
-
-@cache
-def _adapter(record_type: type[RecordT]) -> TypeAdapter[RecordT]:
-    return TypeAdapter(record_type)
-
-
-def encode(record: object) -> bytes:
-    """Return the JSON form of a record, as UTF-8 bytes with sorted keys."""
-    value: Any = _adapter(type(record)).dump_python(record, mode="json")
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-
-
-def decode(record_type: type[RecordT], body: bytes, *, key: str = "") -> RecordT:
-    """Read a record from its JSON form.
-
-    Args:
-        record_type: The record's class.
-        body: UTF-8 JSON, as `encode` wrote it.
-        key: Where it was read from, for the message.
-
-    Raises:
-        CorruptObject: The bytes are not such a record, or one of a newer format.
-    """
-    where = key or record_type.__name__
-    try:
-        value = json.loads(body)
-    except ValueError as error:
-        raise CorruptObject(f"{where} is not JSON ({error}): it was truncated or overwritten") from None
-    if isinstance(value, dict) and value.get("format", FORMAT) > FORMAT:  # pyright: ignore
-        raise CorruptObject(f"{where} has a newer format than {FORMAT}: upgrade driftline to read it")
-    try:
-        return _adapter(record_type).validate_python(value)
-    except ValidationError as error:
-        raise CorruptObject(f"{where} is not a {record_type.__name__}: {error}") from None

@@ -26,7 +26,7 @@ from driftline.store.run_store import RunStore
 from driftline.tracking import metrics
 from driftline.training import base_model
 from tests.support.seaweed import Seaweed
-from tests.support.training import new_run, parameters, random_group, tiny_model
+from tests.support.training import GroupStream, new_run, parameters, random_group, tiny_model
 
 pytestmark = pytest.mark.timeout(900)
 DEADLINE_S = 300.0
@@ -48,7 +48,7 @@ class Cell:
         self._thread.join()
 
     def _work(self) -> None:
-        begun, sequence, rng = 0, 0, Random(7)
+        begun, stream, rng = 0, GroupStream(self._run_store), Random(7)
         while not self._stopped.wait(0.05):
             head, _ = self._run_store.read_head()
             if head.version is None:
@@ -58,8 +58,8 @@ class Cell:
             run, version = self._run_store.run, head.version.number
             groups = [random_group(n, rng, version=version, run=run) for n in range(begun, last)]
             if groups:
-                self._run_store.append_groups("c0", sequence, groups)
-                begun, sequence = last, sequence + 1
+                stream.write(*groups)
+                begun = last
 
 
 class Trainer:

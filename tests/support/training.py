@@ -14,6 +14,7 @@ from torch import Tensor
 from driftline.divergence.estimators import DivergenceSummary
 from driftline.params import RunParameters
 from driftline.records import (
+    CellAccount,
     EpisodeSeconds,
     Group,
     Head,
@@ -168,6 +169,24 @@ def new_run(store: Any, run: str, params: RunParameters, model: ModelSource | No
     )
     run_store.create_head(Head(0, 0, None, None, 0, (), params.overlap.lead_groups, ((0, "v1"),)))
     return run_store
+
+
+class GroupStream:
+    """Writes finished groups as a cell does, each object with the cell's account of their tokens."""
+
+    def __init__(self, run_store: RunStore, cell: str = "c0") -> None:
+        self.sequence = 0
+        self._run_store = run_store
+        self._cell = cell
+        self._tokens = 0
+
+    def write(self, *groups: Group) -> str:
+        self._tokens += sum(member.sampled_tokens for group in groups for member in group.trajectories)
+        self.sequence += 1
+        account = CellAccount(
+            self._cell, "i1", self.sequence, self.sequence, self._tokens, self._tokens, 0, 0, {}, self.sequence
+        )
+        return self._run_store.append_groups(self._cell, self.sequence - 1, groups, account)
 
 
 def sequences_of(batch: TrainingBatch) -> list[tuple[Tensor, Tensor, Tensor, float, float]]:

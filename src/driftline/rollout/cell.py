@@ -26,7 +26,8 @@ from driftline.rollout.collector import CellPlace, Collector
 from driftline.rollout.episode import EpisodeLimits, EpisodeResources
 from driftline.rollout.groups import TaskSource
 from driftline.rollout.guard import EnvironmentGuard
-from driftline.rollout.meters import BusyMeter
+from driftline.rollout.meters import BusyMeter, WaitingMeter
+from driftline.rollout.tally import TokenTally
 from driftline.rollout.telemetry import Counters, Telemetry
 from driftline.store.run_store import RunStore
 from driftline.tracking.sink import Sink, open_sink
@@ -53,11 +54,19 @@ async def collect(
         What it did. Raises what `Collector.collect` raises.
     """
     threads = StoreThreads()
-    busy = BusyMeter()
+    busy, waiting = BusyMeter(), WaitingMeter()
+    tally = TokenTally(
+        cell,
+        uuid.uuid4().hex[:8],
+        engine,
+        requests=lambda: run_store.store.requests.total(),
+        claim_wait_s=lambda: waiting.seconds["claim"],
+    )
     telemetry = Telemetry(
         run_store=run_store,
         cell=cell,
-        incarnation=uuid.uuid4().hex[:8],
+        tally=tally,
+        waiting=waiting,
         engine=engine,
         sink=sink,
         tracking=parameters.tracking,
@@ -73,6 +82,7 @@ async def collect(
         resources=resources,
         tasks=TaskSource(run_store.store, parameters.environment.task_set, parameters.seed, threads),
         telemetry=telemetry,
+        tally=tally,
         threads=threads,
     )
     try:

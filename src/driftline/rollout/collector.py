@@ -32,6 +32,7 @@ from driftline.rollout.episode import Episode, EpisodeResources, EpisodeSpec
 from driftline.rollout.follower import HeadFollower
 from driftline.rollout.groups import OpenGroup, TaskSource
 from driftline.rollout.keeper import Keeper
+from driftline.rollout.tally import CELL_ENDED, CLAIM_LOST, TokenTally
 from driftline.rollout.telemetry import Telemetry
 from driftline.rollout.writer import GroupWriter
 from driftline.store.run_store import RunStore
@@ -42,6 +43,8 @@ CLAIMS_IN_FLIGHT = 6
 CLAIM_AHEAD_GROUPS = 2
 FLUSH_DEADLINE_S = 10.0
 LAST_WORD_DEADLINE_S = 5.0
+OBJECTS_REMEMBERED = 512
+"""Objects whose groups a cell can play again if the trainer cannot read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class Collector:
         resources: EpisodeResources,
         tasks: TaskSource,
         telemetry: Telemetry,
+        tally: TokenTally,
         threads: StoreThreads,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -76,6 +80,7 @@ class Collector:
         self._resources = resources
         self._tasks = tasks
         self._telemetry = telemetry
+        self._tally = tally
         self._threads = threads
         self._monotonic = monotonic
         self._ledger = scheduler.GroupLedger()
@@ -87,6 +92,8 @@ class Collector:
         self._failure: BaseException | None = None
         self._record: str | None = None
         self._delivered = 0
+        self._objects: dict[str, list[int]] = {}
+        """Key of a written object -> its groups."""
         self._writer: GroupWriter | None = None
         self._follower = HeadFollower(
             run_store,
@@ -120,15 +127,18 @@ class Collector:
             DeadlineExceeded: No policy was published in time.
         """
         with self._resources.guard.installed():
+            await self._telemetry.begin()
             await self._follower.begin(self._limits.batch_deadline_s)
             await self._begin_ledger()
             sequence = await self._threads.run(self._run_store.next_sequence, self._place.name)
+            self._tally.continue_at(sequence)
             writer = self._writer = GroupWriter(
                 self._run_store,
                 self._place.name,
                 sequence,
                 self._threads,
                 is_urgent=self._is_urgent,
+                account=self._tally.account,
                 on_written=self._on_written,
             )
             writing = asyncio.create_task(writer.write(), name="writer")
@@ -154,6 +164,9 @@ class Collector:
         flushing = asyncio.create_task(writer.flush(), name="flush")
         try:
             await asyncio.wait([flushing, writing], timeout=FLUSH_DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
+            for group in self._open.values():
+                if not group.complete:
+                    self._tally.drop(group.number, group.claim.attempt, CELL_ENDED)
             async with asyncio.timeout(LAST_WORD_DEADLINE_S):
                 await self._telemetry.report(self._follower.newest, 0, 0, final=True)
                 if self._follower.newest.state == "running":
@@ -184,6 +197,7 @@ class Collector:
                 self._head_changed = False
                 self._cancel_useless()
                 await self._close_consumed()
+                self._reopen_damaged()
             self._claim_more()
             self._start_more()
             self._telemetry.waiting.set(self._waits_for())
@@ -223,6 +237,15 @@ class Collector:
             self._ledger.close([give_up.group for give_up in record.give_ups])
             key = record.previous
         self._record = newest.record
+
+    def _reopen_damaged(self) -> None:
+        """Play groups again that this cell has finished, if the trainer cannot read their objects."""
+        for key in self._follower.newest.set_aside:
+            groups = self._objects.pop(key, [])
+            if groups:
+                LOG.error("%s cannot be read: groups %s are to be played again", key, groups)
+                self._ledger.reopen(groups, self._monotonic())
+                self._delivered -= len(groups)
 
     def _claim_more(self) -> None:
         rollout = self._rollout
@@ -271,12 +294,22 @@ class Collector:
             self._run_store.run, claim.cell, claim.group, member, claim.attempt, group.task, claim.task_set
         )
         episode = group.episodes[member] = Episode(spec, self._resources)
+        self._tally.begin(episode)
+        ended = False
         try:
             trajectory = await episode.play()
+            ended = episode.failure is None
         finally:
             del group.episodes[member], group.playing[member]
+            held = self._open.get(group.number) is group
+            if ended and held:
+                self._tally.finish(episode)
+            else:
+                self._tally.throw_away(episode, CELL_ENDED if held else CLAIM_LOST)
         if episode.failure is not None:
             raise episode.failure
+        if not held:
+            return
         self._telemetry.finished(episode, trajectory)
         group.finished[member] = trajectory
         if group.complete:
@@ -323,6 +356,8 @@ class Collector:
         """Another cell has taken the group: drop what is unfinished; what is finished will count once."""
         del self._open[group.number]
         self._telemetry.counters.lost_groups += 1
+        if not group.complete:
+            self._tally.drop(group.number, group.claim.attempt, CLAIM_LOST)
         for playing in group.playing.values():
             playing.cancel()
         self._ledger.held_elsewhere(group.number, self._monotonic() + self._rollout.lease_s)
@@ -332,8 +367,12 @@ class Collector:
         waiting = sum(len(group.waiting) for group in self._open.values())
         await self._telemetry.report(self._follower.newest, len(self._playing), waiting)
 
-    def _on_written(self, groups: Sequence[Group]) -> None:
+    def _on_written(self, key: str, groups: Sequence[Group]) -> None:
+        self._tally.written(groups)
         self._telemetry.written(groups)
+        self._objects[key] = [group.number for group in groups]
+        if len(self._objects) > OBJECTS_REMEMBERED:
+            del self._objects[next(iter(self._objects))]
         self._delivered += len(groups)
         self._ledger.close(group.number for group in groups)
         for group in groups:

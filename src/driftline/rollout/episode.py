@@ -129,6 +129,11 @@ class Episode:
         """Policy version of the first sampled token, None before it."""
         return self._transcript.oldest_version
 
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens that the policy has sampled for it so far, the turn under way excepted."""
+        return self._transcript.sampled_tokens
+
     def cancel(self, reason: str) -> None:
         """End the episode as `cancelled`, soon; cancelling the task that plays it gives no trajectory."""
         if self._cancel_reason is None:

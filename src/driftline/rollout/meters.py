@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
 
 Interval = tuple[float, float]
@@ -58,6 +59,8 @@ class WaitingMeter:
     """What a cell without any episode in flight waits for."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        """Cause -> seconds in all, those of a stretch that goes on excepted."""
         self._clock = clock
         self._cause: str | None = None
         self._since = 0.0
@@ -80,4 +83,5 @@ class WaitingMeter:
         now = self._clock()
         if self._cause is not None and now > self._since:
             self._stretches.append((self._cause, (self._since, now)))
+            self.seconds[self._cause] += now - self._since
         self._since = now

@@ -116,6 +116,12 @@ class GroupLedger:
             self._closed.add(group)
             self._elsewhere.pop(group, None)
 
+    def reopen(self, groups: Iterable[int], retry_at: float) -> None:
+        """These groups were finished in vain: try them again from `retry_at` on."""
+        for group in groups:
+            self._closed.discard(group)
+            self._elsewhere[group] = retry_at
+
     def next_retry(self) -> float | None:
         """When the next group held elsewhere is due, None if there is none."""
         return min(self._elsewhere.values(), default=None)

@@ -9,11 +9,12 @@ from typing import Any
 
 from driftline.engine.protocol import Engine
 from driftline.params import TrackingParameters
-from driftline.records import Group, Head, OffsetReport, Span, Trajectory
+from driftline.records import CellAccount, Group, Head, OffsetReport, Span, Trajectory
 from driftline.rollout.background import StoreThreads
 from driftline.rollout.episode import Episode
 from driftline.rollout.follower import Applied
 from driftline.rollout.meters import BusyMeter, WaitingMeter
+from driftline.rollout.tally import TokenTally
 from driftline.store.run_store import RunStore
 from driftline.tracking import metrics, timeline
 from driftline.tracking.sink import Sink
@@ -44,7 +45,8 @@ class Telemetry:
         *,
         run_store: RunStore,
         cell: str,
-        incarnation: str,
+        tally: TokenTally,
+        waiting: WaitingMeter,
         engine: Engine,
         sink: Sink,
         tracking: TrackingParameters,
@@ -54,9 +56,10 @@ class Telemetry:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.counters = Counters()
-        self.waiting = WaitingMeter(clock)
+        self.waiting = waiting
         self._run_store = run_store
-        self._cell, self._incarnation = cell, incarnation
+        self._cell, self._tally = cell, tally
+        self._earlier: tuple[CellAccount, ...] = ()
         self._engine = engine
         self._sink = sink
         self._tracking = tracking
@@ -72,6 +75,12 @@ class Telemetry:
         self._gauges_sent = clock()
         self._tokens_then = engine.status().generated_tokens
         self._traces_left = 0
+
+    async def begin(self) -> None:
+        """Take over what is known of earlier incarnations of the cell, so that nothing of it is forgotten."""
+        before = await self._threads.run(self._run_store.offset, self._cell)
+        if before is not None:
+            self._earlier = before.earlier + ((before.account,) if before.account else ())
 
     def applied(self, applied: Applied) -> None:
         """The engine has acknowledged a version: close the books of the one before."""
@@ -134,7 +143,7 @@ class Telemetry:
         return OffsetReport(
             run=self._run_store.run,
             cell=self._cell,
-            incarnation=self._incarnation,
+            incarnation=self._tally.incarnation,
             version=self._version,
             head_version=head.version.number if head.version else 0,
             applied_unix=applied.applied_unix if applied else 0.0,
@@ -143,6 +152,8 @@ class Telemetry:
             waiting_episodes=waiting,
             generated_tokens=self._engine.status().generated_tokens,
             pause_s=applied.report.pause_s if applied else 0.0,
+            account=self._tally.account(),
+            earlier=self._earlier,
         )
 
     async def _send_spans(self, now: float) -> None:
@@ -150,7 +161,7 @@ class Telemetry:
         self._close_stretches()
         spans, self._spans = self._spans, []
         if spans:
-            process = f"{self._cell}-{self._incarnation}"
+            process = f"{self._cell}-{self._tally.incarnation}"
             sequence, self._span_sequence = self._span_sequence, self._span_sequence + 1
             await self._threads.run(self._run_store.append_spans, process, sequence, spans)
 

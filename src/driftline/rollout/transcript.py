@@ -21,6 +21,7 @@ class Transcript:
         self.loss_mask: list[bool] = []
         self.logprobs: list[float] = []
         self.segments: list[Segment] = []
+        self.sampled_tokens = 0
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -56,3 +57,4 @@ class Transcript:
         self.token_ids.extend(generation.token_ids)
         self.loss_mask.extend([True] * len(generation.token_ids))
         self.logprobs.extend(generation.logprobs)
+        self.sampled_tokens += len(generation.token_ids)

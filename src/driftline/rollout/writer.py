@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from driftline.records import Group
+from driftline.records import CellAccount, Group
 from driftline.rollout.background import StoreThreads
 from driftline.store.run_store import RunStore
 
@@ -27,7 +27,8 @@ class GroupWriter:
         threads: StoreThreads,
         *,
         is_urgent: Callable[[int], bool],
-        on_written: Callable[[Sequence[Group]], None],
+        account: Callable[[Sequence[Group]], CellAccount],
+        on_written: Callable[[str, Sequence[Group]], None],
     ) -> None:
         """Begin at a sequence number.
 
@@ -37,13 +38,15 @@ class GroupWriter:
             sequence: Number of the next object.
             threads: For calls of the store.
             is_urgent: Asked with the number of groups in the queue: whether to write them at once.
-            on_written: Called with groups that are in the store.
+            account: Called with groups before they are written: the cell's account, which goes with them.
+            on_written: Called with the key of an object that is in the store, and its groups.
         """
         self._run_store = run_store
         self._cell = cell
         self._sequence = sequence
         self._threads = threads
         self._is_urgent = is_urgent
+        self._account = account
         self._on_written = on_written
         self._queue: list[Group] = []
         self._flushing = False
@@ -71,9 +74,10 @@ class GroupWriter:
             await self._linger()
             self._filled.clear()
             batch, self._queue = self._queue, []
-            await self._threads.run(self._run_store.append_groups, self._cell, self._sequence, batch)
+            account = self._account(batch)
+            key = await self._threads.run(self._run_store.append_groups, self._cell, self._sequence, batch, account)
             self._sequence += 1
-            self._on_written(batch)
+            self._on_written(key, batch)
             if not self._queue:
                 self._empty.set()
 

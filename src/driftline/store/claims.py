@@ -7,17 +7,19 @@ seconds, so a lease may seem up to a second longer to others, never shorter.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 
-from driftline.errors import ObjectMissing, PreconditionFailed
+from driftline.errors import CorruptObject, ObjectMissing, PreconditionFailed
 from driftline.records import Claim, decode, encode
 from driftline.store import keys
-from driftline.store.cursor import TrajectoryCursor
-from driftline.store.protocol import ObjectStore, WriteResult
+from driftline.store.protocol import ObjectStore, StoredObject, WriteResult
+
+logger = logging.getLogger(__name__)
 
 
 class StoreClock:
@@ -43,7 +45,14 @@ class StoreClock:
 class ClaimBook:
     """The claims of one run, as one process takes and holds them. Thread-safe."""
 
-    def __init__(self, store: ObjectStore, run: str, finished: TrajectoryCursor) -> None:
+    def __init__(self, store: ObjectStore, run: str, finished: Container[int]) -> None:
+        """Begin without any claim.
+
+        Args:
+            store: Where the claims are.
+            run: The run.
+            finished: The groups that need not be played any more. Asked only before a group is taken over.
+        """
         self._store = store
         self._run = run
         self._finished = finished
@@ -66,8 +75,8 @@ class ClaimBook:
         except ObjectMissing:
             return None
         self._clock.observe(found.store_unix)
-        held = decode(Claim, found.body, key=found.key)
-        if found.store_unix <= held.expires_unix or self._is_finished(held.group):
+        held = self._read(found, wanted)
+        if found.store_unix <= held.expires_unix or wanted.group in self._finished:
             return None
         mine = self._leased(replace(held, cell=wanted.cell, attempt=held.attempt + 1), lease_s)
         try:
@@ -116,10 +125,17 @@ class ClaimBook:
     def _leased(self, claim: Claim, lease_s: float) -> Claim:
         return replace(claim, expires_unix=(self._clock.now() or 0.0) + lease_s)
 
-    def _is_finished(self, group: int) -> bool:
-        with self._lock:
-            self._finished.poll()
-            return group in self._finished.seen
+    def _read(self, found: StoredObject, wanted: Claim) -> Claim:
+        """The claim as it stands. One that cannot be read holds nothing, and what it said is lost.
+
+        How many attempts there were is not known then, and attempts must differ: the next one is numbered by the
+        store's clock, which is above any count.
+        """
+        try:
+            return decode(Claim, found.body, key=found.key)
+        except CorruptObject as error:
+            logger.error("the claim of group %d is replaced: %s", wanted.group, error)
+            return replace(wanted, attempt=int(found.store_unix), expires_unix=0.0)
 
     def _forget(self, claim: Claim) -> None:
         with self._lock:

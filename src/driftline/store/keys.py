@@ -76,6 +76,11 @@ def trajectories(run: str, cell: str, sequence: int) -> str:
     return f"{trajectories_prefix(run)}{cell}/{sequence:08d}.parquet"
 
 
+def sequence(trajectories_key: str) -> int:
+    """The number of an object of finished groups, by its key."""
+    return int(trajectories_key.rpartition("/")[2].partition(".")[0])
+
+
 def checkpoint_prefix(run: str, number: int, epoch: int) -> str:
     """Prefix of a checkpoint."""
     return f"{run_prefix(run)}checkpoints/{number:06d}-{epoch:04d}/"

@@ -38,14 +38,27 @@ class TrainerLease:
                 self._etag = self._explain_loss(new_head)
             self.head = new_head
 
+    def confirm(self) -> None:
+        """Make sure that the role is still held, before anything that cannot be taken back.
+
+        Raises:
+            EpochLost: Another trainer has taken it.
+        """
+        found, _ = self._run_store.read_head()
+        if found.epoch != self.epoch:
+            raise self._lost(found)
+
     def _explain_loss(self, new_head: Head) -> str:
         """The entity tag, where the head holds what was to be written (the answer had been lost)."""
         found, etag = self._run_store.read_head()
         if found.epoch > self.epoch:
-            raise EpochLost(
-                f"another trainer has taken over run {self._run_store.run!r} (epoch {found.epoch}, this one has "
-                f"{self.epoch}): this one stops; nothing it had not committed counts"
-            ) from None
+            raise self._lost(found) from None
         if found != new_head:
             raise PreconditionFailed(f"the head of run {self._run_store.run!r} was changed by no trainer") from None
         return etag
+
+    def _lost(self, found: Head) -> EpochLost:
+        return EpochLost(
+            f"another trainer has taken over run {self._run_store.run!r} (epoch {found.epoch}, this one has "
+            f"{self.epoch}): this one stops; nothing it had not committed counts"
+        )

@@ -13,13 +13,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from driftline.errors import CorruptObject, ObjectMissing, PreconditionFailed
 from driftline.records import (
     FORMAT,
+    CellAccount,
     Claim,
     EvaluationResult,
     Group,
@@ -37,6 +38,7 @@ from driftline.records import (
 from driftline.store import keys
 from driftline.store.claims import ClaimBook
 from driftline.store.cursor import TrajectoryCursor
+from driftline.store.finished import FinishedGroups
 from driftline.store.lease import TrainerLease
 from driftline.store.protocol import ObjectStore
 from driftline.store.trajectories import encode_groups
@@ -72,7 +74,7 @@ class RunStore:
         self.store = store
         self.run = run
         self._steps: dict[str, StepRecord] = {}
-        self._claims = ClaimBook(store, run, self.trajectory_cursor())
+        self._claims = ClaimBook(store, run, FinishedGroups(self))
 
     def create(self, description: RunDescription) -> None:
         """Write `run.json`.
@@ -227,35 +229,42 @@ class RunStore:
         """Let others have an unfinished group at once. Harmless when the claim was lost."""
         self._claims.release(claim)
 
-    def append_groups(self, cell: str, sequence: int, groups: Sequence[Group]) -> str:
+    def append_groups(
+        self, cell: str, sequence: int, groups: Sequence[Group], account: CellAccount | None = None
+    ) -> str:
         """Write a cell's next object of finished groups; returns its key.
 
         Args:
             cell: The cell, the only writer of its sequence.
             sequence: 0, 1, 2, ... (`next_sequence` after a restart).
             groups: Finished groups, each with all of its trajectories.
+            account: The cell's account at this moment, these groups delivered.
 
         Raises:
             PreconditionFailed: There is another object: a second process uses the cell's name.
         """
-        return self._create_same(keys.trajectories(self.run, cell, sequence), encode_groups(self.run, groups))
+        key = keys.trajectories(self.run, cell, sequence)
+        return self._create_same(key, encode_groups(self.run, groups, account))
 
     def next_sequence(self, cell: str) -> int:
         """Sequence number of the next object that a (restarted) cell writes."""
         prefix = f"{keys.trajectories_prefix(self.run)}{cell}/"
         last = -1
         for info in self.store.list(prefix):
-            last = int(info.key.removeprefix(prefix).partition(".")[0])
+            last = keys.sequence(info.key)
         return last + 1
 
-    def trajectory_cursor(self, after: Mapping[str, str] | None = None, *, cells_s: float = 0.0) -> TrajectoryCursor:
+    def trajectory_cursor(
+        self, after: Mapping[str, str] | None = None, *, cells_s: float = 0.0, skip: Collection[str] = ()
+    ) -> TrajectoryCursor:
         """A reader of finished groups that starts behind the given keys (cell -> key).
 
         Args:
             after: Cell -> key.
             cells_s: Pause between two looks for cells that have not written before.
+            skip: Objects that were set aside before.
         """
-        return TrajectoryCursor(self.store, self.run, after or {}, cells_s=cells_s)
+        return TrajectoryCursor(self.store, self.run, after or {}, cells_s=cells_s, skip=skip)
 
     def new_groups(self, after: Mapping[str, str] | None = None) -> list[Group]:
         """All groups finished behind the given keys; to follow a run, keep a `trajectory_cursor`."""
@@ -266,9 +275,23 @@ class RunStore:
         self._check_run(report.run, "the offset report")
         self.store.put(keys.offset(self.run, report.cell), encode(report))
 
+    def offset(self, cell: str) -> OffsetReport | None:
+        """The newest report of a cell, None where there is none that can be read."""
+        try:
+            report = self._read(OffsetReport, keys.offset(self.run, cell))
+            self._check_run(report.run, keys.offset(self.run, cell))
+        except ObjectMissing:
+            return None
+        except CorruptObject as error:
+            logger.error("an offset report is passed over: %s", error)
+            return None
+        return report
+
     def offsets(self) -> list[OffsetReport]:
-        """The newest report of every cell, by name."""
-        return self._read_all(OffsetReport, keys.offsets_prefix(self.run))
+        """The newest report of every cell, by name. Those that cannot be read are passed over."""
+        prefix = keys.offsets_prefix(self.run)
+        cells = [info.key.removeprefix(prefix).removesuffix(".json") for info in self.store.list(prefix)]
+        return [report for cell in cells if (report := self.offset(cell)) is not None]
 
     def append_spans(self, process: str, sequence: int, spans: Sequence[Span]) -> str:
         """Write a process's next object of timeline spans; `process` is unique to one start of it."""

@@ -2,7 +2,8 @@
 """Finished groups as Parquet: one row a trajectory, one column a field of `records.Trajectory`.
 
 DuckDB and pandas open the objects as they are. `logprobs` are float64, so that they come back bit for bit.
-The file's metadata carries `driftline.format` and `driftline.run`; pages carry checksums.
+The file's metadata carries `driftline.format`, `driftline.run` and, from a cell, `driftline.account` (JSON); pages
+carry checksums.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from driftline.errors import CorruptObject
-from driftline.records import FORMAT, EpisodeSeconds, Group, Segment, Trajectory, TrajectoryStatus
+from driftline.records import (
+    FORMAT,
+    CellAccount,
+    EpisodeSeconds,
+    Group,
+    Segment,
+    Trajectory,
+    TrajectoryStatus,
+    decode,
+    encode,
+)
 
 SCHEMA = pa.schema(
     [
@@ -45,12 +56,13 @@ SCHEMA = pa.schema(
 )
 FORMAT_KEY = b"driftline.format"
 RUN_KEY = b"driftline.run"
+ACCOUNT_KEY = b"driftline.account"
 _NULLABLE = frozenset({"reward", "success"})
 _STATUSES = frozenset(get_args(TrajectoryStatus))
 
 
-def encode_groups(run: str, groups: Sequence[Group]) -> bytes:
-    """Return finished groups as one Parquet file, rows in the order given.
+def encode_groups(run: str, groups: Sequence[Group], account: CellAccount | None = None) -> bytes:
+    """Return finished groups as one Parquet file, rows in the order given, and the cell's account with them.
 
     Raises:
         ValueError: A group has no trajectories, or one that belongs to another group, task or run.
@@ -63,7 +75,10 @@ def encode_groups(run: str, groups: Sequence[Group]) -> bytes:
     columns["seconds"] = [{f.name: getattr(t.seconds, f.name) for f in fields(EpisodeSeconds)} for t in trajectories]
     columns["request_seconds"] = [[{"start": a, "end": b} for a, b in t.request_seconds] for t in trajectories]
     table = pa.Table.from_pydict(columns, schema=SCHEMA)
-    table = table.replace_schema_metadata({FORMAT_KEY: str(FORMAT).encode(), RUN_KEY: run.encode()})
+    metadata = {FORMAT_KEY: str(FORMAT).encode(), RUN_KEY: run.encode()}
+    if account is not None:
+        metadata[ACCOUNT_KEY] = encode(account)
+    table = table.replace_schema_metadata(metadata)
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     return sink.getvalue().to_pybytes()
@@ -86,6 +101,15 @@ def decode_groups(body: bytes, *, run: str, key: str) -> list[Group]:
     """Read finished groups, in the order in which they were written; `key` is stored in each.
 
     Raises:
+        CorruptObject: As `decode_object`.
+    """
+    return decode_object(body, run=run, key=key)[0]
+
+
+def decode_object(body: bytes, *, run: str, key: str) -> tuple[list[Group], CellAccount | None]:
+    """Read finished groups as `decode_groups` does, and the account of the cell that wrote them.
+
+    Raises:
         CorruptObject: Truncated or damaged, no trajectories at all, of another run, or of a newer format.
     """
     try:
@@ -102,7 +126,8 @@ def decode_groups(body: bytes, *, run: str, key: str) -> list[Group]:
         raise CorruptObject(f"{key} does not hold whole groups: {error}") from None
     if len({g.number for g in groups}) != len(groups):
         raise CorruptObject(f"{key} names a group twice")
-    return groups
+    account = (table.schema.metadata or {}).get(ACCOUNT_KEY)
+    return groups, None if account is None else decode(CellAccount, account, key=key)
 
 
 def _check_metadata(schema: pa.Schema, run: str, key: str) -> None:

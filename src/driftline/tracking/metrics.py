@@ -183,10 +183,46 @@ STORE_COMMIT_SECONDS = _row(
     "store/commit_seconds", "s", "Writing the previous step's record and swapping HEAD; 0 in a trainer's first step."
 )
 STORE_SECONDS = _row(
-    "store/seconds", "s", "Store time on the critical path of a step: the sum of the other `store/` seconds."
+    "store/seconds", "s", "Store time on the critical path of a step: `read`, `publish`, `commit` and `claim`."
 )
 STORE_REQUESTS = _row(
     "store/requests", "requests", "S3 requests that the trainer has sent since the previous step's record."
+)
+STORE_CELL_REQUESTS = _row(
+    "store/cell_requests",
+    "requests",
+    "S3 requests that cells have sent since the previous step's record, by their own accounts.",
+)
+STORE_CLAIM_SECONDS = _row(
+    "store/claim_seconds",
+    "s",
+    "Since the previous step's record: how long a cell had no episode in flight because of claims; the longest.",
+)
+DAMAGED_OBJECTS = _row(
+    "store/damaged_objects", "objects", "Objects of finished groups that could not be read, in the run so far."
+)
+
+# What became of every sampled token, since the start of the run.
+_TERM_MEANING = {
+    "generated": "sampled, by the engines' own counters",
+    "trained": "of groups that a step was trained on",
+    "masked": "of such groups, but left out of the loss",
+    "stale": "of groups given up because they were too old",
+    "cancelled": "thrown away: cancelled episodes, lost claims, killed cells",
+    "failed": "of episodes that failed for reasons of infrastructure, or of groups with too few others",
+    "zero_variance": "of groups whose rewards were all equal",
+    "surplus": "of second attempts at a group",
+    "probe": "of scores and probes",
+    "ready": "delivered, and not used yet",
+    "in_flight": "of episodes and groups that are not delivered yet",
+    "lost": "known to have been sampled, after a killed engine's last heartbeat or in an object that cannot be read",
+}
+LEDGER: Mapping[str, str] = {
+    term: _row(f"ledger/{term}_tokens", "tokens", f"Tokens {meaning}, in the run so far.")
+    for term, meaning in _TERM_MEANING.items()
+}
+LEDGER_IMBALANCE = _row(
+    "ledger/imbalance_tokens", "tokens", "Tokens generated that no term of the ledger explains: 0, or a defect."
 )
 OVERLAP_EFFICIENCY = _row(
     "step/overlap_efficiency", "share", "The longer of rollout and training, over the step; at most 1.", "report"

@@ -58,7 +58,7 @@ def decide(finished: Sequence[Group], *, version: int, failed_before: int, rule:
         if reason is None:
             usable.append(group)
         else:
-            give_ups.append(GiveUp(group.number, reason, sampled_tokens(group)))
+            give_ups.append(GiveUp(group.number, reason, sampled_tokens(group), group.key))
     exhausted = _exhausted(give_ups, failed_before, rule)
     if exhausted is not None or len(usable) < rule.groups_per_step:
         return Decision((), tuple(give_ups), tuple(usable), exhausted)

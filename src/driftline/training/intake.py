@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from driftline.errors import LimitExceeded
 from driftline.params import RunParameters
-from driftline.records import GiveUp, Group, PolicyVersion, StepRecord
+from driftline.records import GiveUp, Group, GroupUse, PolicyVersion, StepRecord
 from driftline.store.run_store import RunStore, TrainerLease
 from driftline.training.batching import BatchRule, count_failed, decide, reason_to_give_up, sampled_tokens
+from driftline.training.ledger import TokenBook
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,8 @@ POLL_S = 0.05
 """Pause between two looks for finished groups."""
 OFFSETS_S = 0.25
 """Pause between two looks at what the engines have acknowledged."""
+HEARTBEATS_S = 1.0
+"""Pause between two looks at the cells' reports where only their heartbeats are of interest."""
 CELLS_S = 0.5
 """Pause between two looks for cells that have not written before."""
 ROLE_S = 2.0
@@ -58,7 +61,20 @@ class Intake:
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
+        on_damage: Callable[[str, str], None] = lambda key, reason: None,
     ) -> None:
+        """Go on behind the frontier of the last record.
+
+        Args:
+            run_store: The run's objects.
+            lease: The role of the trainer.
+            records: All committed steps, in order.
+            params: The run's parameters.
+            clock: Unix seconds.
+            sleep: Waits.
+            monotonic: Seconds.
+            on_damage: Called with an object that is set aside, and why.
+        """
         gone = [give_up for record in records for give_up in record.give_ups]
         used = {use.group for record in records for use in record.groups}
         self.give_ups: list[GiveUp] = []
@@ -68,7 +84,12 @@ class Intake:
         self._finished: list[Group] = []
         self._run_store = run_store
         self._lease = lease
-        self._cursor = run_store.trajectory_cursor(cells_s=CELLS_S)
+        self.book = TokenBook(records)
+        self._cursor = run_store.trajectory_cursor(
+            self.book.frontier.keys, cells_s=CELLS_S, skip=lease.head.set_aside
+        )
+        self._damaged_objects = params.limits.damaged_objects
+        self._on_damage = on_damage
         self._deadline_s = params.limits.batch_deadline_s
         self._rule = BatchRule(
             params.rollout.groups_per_step, params.overlap.max_lag_versions, params.limits.failed_groups
@@ -96,33 +117,53 @@ class Intake:
                 return ReadyBatch(groups, begin, now, applied, read_s)
             if now > begin + self._deadline_s:
                 raise LimitExceeded(self._starved())
-            if applied is None and now >= looked + OFFSETS_S:
-                applied, looked = self._applied(), now
+            if now >= looked + (OFFSETS_S if applied is None else HEARTBEATS_S):
+                applied, looked = self._look_at_cells() or applied, now
             if now >= asked + ROLE_S:
-                self._confirm_role()
+                self._lease.confirm()
                 asked = now
             self._sleep(POLL_S)
 
-    def committed(self, groups: Sequence[int]) -> None:
-        """A step that consumed these groups, and repeated the give-ups, is committed."""
-        self._spent |= set(groups)
-        self.give_ups = []
+    def used(self, uses: Iterable[GroupUse]) -> None:
+        """A step uses these groups, and its record is about to be made."""
+        for use in uses:
+            self.book.use(use.group, use.key, use.weight)
+            self._spent.add(use.group)
 
-    def _confirm_role(self) -> None:
-        head, _ = self._run_store.read_head()
-        if head.epoch != self._lease.epoch:
-            self._lease.commit(self._lease.head)
+    def committed(self) -> None:
+        """The step that repeats the give-ups is committed."""
+        self.give_ups = []
 
     def _collect(self) -> None:
         """Take in newly finished groups. Those given up before a restart are put on the next record again."""
-        for group in self._cursor.poll():
+        groups, deliveries = self._cursor.look()
+        self.book.read(deliveries, groups, self._cursor.positions)
+        self._set_aside({delivery.key: delivery.damage for delivery in deliveries if delivery.damage})
+        for group in groups:
             if group.number in self._spent:
                 continue
             if group.number in self._lease.head.given_up:
                 reason = reason_to_give_up(group, self._version().number, self._rule.max_lag_versions)
-                self._note([GiveUp(group.number, reason or "given up before a restart", sampled_tokens(group))])
+                reason = reason or "given up before a restart"
+                self._note([GiveUp(group.number, reason, sampled_tokens(group), group.key)])
             else:
                 self._finished.append(group)
+
+    def _set_aside(self, damaged: Mapping[str, str]) -> None:
+        """Say in HEAD which objects cannot be read, so that cells play their groups again."""
+        head = self._lease.head
+        new = {key: reason for key, reason in damaged.items() if key not in head.set_aside}
+        if not new:
+            return
+        for key, reason in new.items():
+            self._on_damage(key, reason)
+        self._lease.commit(replace(head, set_aside=(*head.set_aside, *new)))
+        if len(self._lease.head.set_aside) > self._damaged_objects:
+            raise LimitExceeded(
+                f"{len(self._lease.head.set_aside)} objects of finished groups cannot be read, limit "
+                f"{self._damaged_objects}; the last: {[*new.values()][-1]}: look for what damages them, or raise "
+                "limits.damaged_objects"
+            )
 
     def _decide(self) -> tuple[Group, ...]:
         decision = decide(self._finished, version=self._version().number, failed_before=self._failed, rule=self._rule)
@@ -146,11 +187,13 @@ class Intake:
         self.give_ups += give_ups
         self._failed += count_failed(give_ups)
         self._spent |= {give_up.group for give_up in give_ups}
+        self.book.give_up(give_ups)
 
-    def _applied(self) -> float | None:
-        version = self._version().number
-        applied = [found.applied_unix for found in self._run_store.offsets() if found.version == version]
-        return max(applied, default=None)
+    def _look_at_cells(self) -> float | None:
+        """Note the cells' heartbeats; returns when the last of them acknowledged the version trained from."""
+        version, reports = self._version().number, self._run_store.offsets()
+        self.book.heartbeats(reports)
+        return max((report.applied_unix for report in reports if report.version == version), default=None)
 
     def _version(self) -> PolicyVersion:
         version = self._lease.head.version

@@ -24,7 +24,7 @@ from typing import Any
 
 from driftline.errors import DriftlineError
 from driftline.params import RunParameters
-from driftline.records import Head, PolicyVersion, Span, StepRecord, StepTimes, WeightsManifest
+from driftline.records import Head, PolicyVersion, Span, StepRecord, StepTimes, TokenLedger, WeightsManifest
 from driftline.store.run_store import RunStore, TrainerLease
 from driftline.tracking import metrics
 from driftline.tracking.critical_path import attribute
@@ -34,7 +34,7 @@ from driftline.training.background import BackgroundWriter
 from driftline.training.intake import Intake, ReadyBatch
 from driftline.training.protocol import PolicyTrainer, StepOutcome
 from driftline.training.publishing import PolicyPublisher
-from driftline.training.reporting import group_use, step_metrics
+from driftline.training.reporting import group_use, ledger_metrics, step_metrics
 from driftline.training.resume import make_batch, restore
 from driftline.training.signing import sign
 from driftline.training.store_use import StoreUse
@@ -82,8 +82,10 @@ class TrainingLoop:
         self._signing_key = signing_key
         self._clock = clock
         self._records = run_store.steps()
-        self._intake = Intake(run_store, lease, self._records, params, clock=clock, sleep=sleep)
-        self._store_use = StoreUse(run_store.store)
+        self._intake = Intake(
+            run_store, lease, self._records, params, clock=clock, sleep=sleep, on_damage=self._tell_of_damage
+        )
+        self._store_use = StoreUse(run_store.store, self._records)
         timed = RunStore(self._store_use.store, run_store.run)
         self._publisher = PolicyPublisher(group, timed, params, model_dir)
         self._writer = BackgroundWriter(run_store, f"trainer-{lease.epoch:04d}")
@@ -157,6 +159,7 @@ class TrainingLoop:
         weights = {use.group: use.weight for use in uses}
         outcome = self._group.train(make_batch(ready.groups, weights, version.number, self._params))
         train_end = self._clock()
+        self._intake.used(uses)
         with self._store_use.publishing():
             manifest = self._publisher.publish(
                 PolicyVersion(step, self._lease.epoch), previous=manifest, expect_change=self._must_change(outcome)
@@ -177,6 +180,10 @@ class TrainingLoop:
             time_to_batch_s=parts,
             publish_bytes=sum(entry.bytes for entry in manifest.files),
         )
+        frontier, ledger = self._intake.book.advance(), self._intake.book.ledger()
+        values |= ledger_metrics(ledger) | self._store_use.take(ready.read_s, ledger)
+        values[metrics.DAMAGED_OBJECTS] = float(len(self._lease.head.set_aside))
+        self._check_ledger(ledger, step)
         record = StepRecord(
             run=self._run_store.run,
             step=step,
@@ -185,17 +192,27 @@ class TrainingLoop:
             version_out=manifest.version,
             groups=uses,
             give_ups=tuple(self._intake.give_ups),
-            metrics=values | self._store_use.take(ready.read_s) | self._notes,
+            metrics=values | self._notes,
             time_to_batch_s=parts,
             times=times,
             previous=self._lease.head.record,
             checkpoint=self._writer.newest_checkpoint,
+            frontier=frontier,
+            ledger=ledger,
         )
         with self._store_use.committing():
             self._commit(record)
         self._report(record, ready)
         self._checkpoint(record)
         return manifest, times.committed
+
+    def _check_ledger(self, ledger: TokenLedger, step: int) -> None:
+        if ledger.imbalance:
+            log.error("%s: %s", _imbalance(ledger, step), ledger.incarnations)
+            self._emit({"event": "warning", "type": "LedgerImbalance", "message": _imbalance(ledger, step)})
+
+    def _tell_of_damage(self, key: str, reason: str) -> None:
+        self._emit({"event": "warning", "type": "CorruptObject", "message": f"{key} is set aside: {reason}"})
 
     def _must_change(self, outcome: StepOutcome) -> bool:
         """Whether the weights after the step must differ from those before."""
@@ -214,7 +231,7 @@ class TrainingLoop:
                 given_up=(),
             )
         )
-        self._intake.committed([use.group for use in record.groups])
+        self._intake.committed()
         self._notes = {}
 
     def _report(self, record: StepRecord, ready: ReadyBatch) -> None:
@@ -256,6 +273,13 @@ class TrainingLoop:
 
     def _span(self, lane: str, cause: str, start: float, end: float) -> None:
         self._writer.span(Span(lane, cause, start, end, self._lease.head.step))
+
+
+def _imbalance(ledger: TokenLedger, step: int) -> str:
+    return (
+        f"the token ledger of step {step} is out of balance by {ledger.imbalance} tokens: "
+        f"{ledger.generated} generated, {ledger.terms}"
+    )
 
 
 def _engines_ready(ready: ReadyBatch, trainer_ready: float) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from driftline.divergence.age import Age, age
-from driftline.records import Group, GroupUse, StepTimes, Trajectory
+from driftline.records import Group, GroupUse, StepTimes, TokenLedger, Trajectory
 from driftline.tracking import metrics
 from driftline.tracking.summary import mean, quantile
 from driftline.training.advantages import has_signal
@@ -88,6 +88,13 @@ def step_metrics(
         metrics.PUBLISH_SECONDS: times.publish_end - times.train_end,
         metrics.PUBLISH_BYTES: float(publish_bytes),
     }
+
+
+def ledger_metrics(ledger: TokenLedger) -> dict[str, float]:
+    """The token ledger, by the names of the table."""
+    terms = {metrics.LEDGER[name]: float(tokens) for name, tokens in ledger.terms.items()}
+    generated = {metrics.LEDGER["generated"]: float(ledger.generated)}
+    return generated | terms | {metrics.LEDGER_IMBALANCE: float(ledger.imbalance)}
 
 
 def _episode_metrics(valid: Sequence[Trajectory], uses: Sequence[GroupUse]) -> dict[str, float]:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from driftline.records import Group
+from driftline.records import CellAccount, Group
 from driftline.rollout.background import StoreThreads, cancel_and_wait
 from driftline.rollout.writer import GroupWriter
 
@@ -14,8 +14,10 @@ class SlowStore:
 
     def __init__(self) -> None:
         self.objects: list[tuple[int, list[int]]] = []
+        self.accounts: list[CellAccount] = []
 
-    def append_groups(self, cell: str, sequence: int, groups: Sequence[Group]) -> str:
+    def append_groups(self, cell: str, sequence: int, groups: Sequence[Group], account: CellAccount) -> str:
+        self.accounts.append(account)
         self.objects.append((sequence, [group.number for group in groups]))
         return f"{cell}/{sequence}"
 
@@ -37,6 +39,10 @@ def group(number: int) -> Group:
     return Group(number, "task", "set", ())
 
 
+def account(groups: Sequence[Group]) -> CellAccount:
+    return CellAccount("c0", "i1", 0, 0, len(groups), len(groups), 0, 0, {})
+
+
 async def settle() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
@@ -50,7 +56,8 @@ async def test_what_gathers_while_an_object_is_written_shares_the_next_one() -> 
         7,
         threads,
         is_urgent=lambda queued: True,
-        on_written=lambda groups: written.extend(group.number for group in groups),
+        account=account,
+        on_written=lambda key, groups: written.extend(group.number for group in groups),
     )
     writing = asyncio.create_task(writer.write())
     threads.free.clear()
@@ -81,7 +88,8 @@ async def test_what_is_not_urgent_waits_for_company_and_flush_waits_for_nothing(
         0,
         threads,
         is_urgent=is_urgent,
-        on_written=lambda groups: None,
+        account=account,
+        on_written=lambda key, groups: None,
     )
     writing = asyncio.create_task(writer.write())
     writer.put(group(1))
@@ -109,7 +117,8 @@ async def test_nothing_lingers_for_ever() -> None:
         0,
         threads,
         is_urgent=lambda queued: False,
-        on_written=lambda groups: None,
+        account=account,
+        on_written=lambda key, groups: None,
     )
     writing = asyncio.create_task(writer.write())
     writer.put(group(1))

@@ -21,7 +21,7 @@ from driftline.store.run_store import RunStore
 from driftline.tracking import metrics
 from driftline.tracking.sink import NullSink
 from driftline.training.loop import TrainingLoop
-from tests.support.training import FakeGroup, group, new_run, outcome, parameters
+from tests.support.training import FakeGroup, GroupStream, group, new_run, outcome, parameters
 
 
 class Recorder(MemoryStore):
@@ -55,12 +55,15 @@ class Bench:
         self.now = 1000.0
         self.cell = cell
         self.events: list[Any] = []
-        self.sequence = 0
+        self.stream = GroupStream(self.run_store)
         self.signing_key: bytes | None = None
 
+    @property
+    def sequence(self) -> int:
+        return self.stream.sequence
+
     def finish(self, *groups: Group) -> None:
-        self.run_store.append_groups("c0", self.sequence, groups)
-        self.sequence += 1
+        self.stream.write(*groups)
 
     def sleep(self, seconds: float) -> None:
         self.now += max(seconds, 1.0)
