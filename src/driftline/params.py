@@ -134,6 +134,33 @@ class TrainingParameters(_Section):
     cpus: tuple[int, ...] = Field((), description="Processor ids the trainer is pinned to; empty is all.")
 
 
+class LoraParameters(_Section):
+    """Low-rank adapters in place of whole weights: the base stays frozen, and a version holds the adapters alone."""
+
+    rank: int = Field(0, ge=0, description="Rank of the adapters; 0 trains all weights.")
+    alpha: float = Field(16.0, gt=0, description="Adapters are scaled by alpha / rank.")
+    targets: tuple[str, ...] = Field(
+        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        min_length=1,
+        description="Linear layers that get an adapter, by the last part of their name.",
+    )
+
+
+class PublicationParameters(_Section):
+    """How a trained policy travels to the engines."""
+
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="What weights are published in; the trainer scores with these. `auto`: the coarser of "
+        "engine.dtype and training.dtype.",
+    )
+    chain_factor: float = Field(
+        2.0,
+        ge=1,
+        description="Deltas follow an anchor until a late reader would pay so many times what an anchor costs.",
+    )
+
+
 class CheckpointParameters(_Section):
     """What a resumed run starts from."""
 
@@ -176,10 +203,28 @@ class RunParameters(_Section):
     overlap: OverlapParameters = OverlapParameters()  # pyright: ignore[reportCallIssue]
     engine: EngineParameters = EngineParameters()  # pyright: ignore[reportCallIssue]
     training: TrainingParameters = TrainingParameters()  # pyright: ignore[reportCallIssue]
+    lora: LoraParameters = LoraParameters()  # pyright: ignore[reportCallIssue]
+    publication: PublicationParameters = PublicationParameters()  # pyright: ignore[reportCallIssue]
     checkpoint: CheckpointParameters = CheckpointParameters()  # pyright: ignore[reportCallIssue]
     evaluation: EvaluationParameters = EvaluationParameters()  # pyright: ignore[reportCallIssue]
     limits: LimitParameters = LimitParameters()  # pyright: ignore[reportCallIssue]
     tracking: TrackingParameters = TrackingParameters()  # pyright: ignore[reportCallIssue]
+
+    @property
+    def published_dtype(self) -> Literal["float32", "bfloat16"]:
+        """What weights are published in."""
+        if self.publication.dtype != "auto":
+            return self.publication.dtype
+        return "bfloat16" if "bfloat16" in (self.engine.dtype, self.training.dtype) else "float32"
+
+    @model_validator(mode="after")
+    def _dtypes_agree(self) -> Self:
+        if self.publication.dtype == "float32" and "bfloat16" in (self.engine.dtype, self.training.dtype):
+            raise ValueError(
+                "publication.dtype: float32 needs float32 in engine.dtype and training.dtype: an engine in bfloat16 "
+                "would round the weights that the trainer scores with, and a trainer in bfloat16 has no more to give"
+            )
+        return self
 
     @model_validator(mode="after")
     def _settings_agree(self) -> Self:

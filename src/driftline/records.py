@@ -51,6 +51,8 @@ class Probe:
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """Arithmetic of the forward pass that gave them; None is that of the manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,25 @@ class FileEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterLayout:
+    """How low-rank adapters become weights: `W + alpha / rank * B @ A`, with the base model's `W`."""
+
+    rank: int
+    alpha: float
+    base: str
+    """Digest of the base model (`ModelSource.digest`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """What a reader without any version must fetch: an anchor, and the deltas after it up to this version."""
+
+    anchor_bytes: int
+    delta_bytes: int = 0
+    deltas: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class WeightsManifest:
     """What a policy version consists of. Written after all of its files."""
 
@@ -70,12 +91,20 @@ class WeightsManifest:
     version: PolicyVersion
     kind: Literal["anchor", "delta"]
     base: PolicyVersion | None
+    """The version that a delta changes; None for an anchor."""
     files: tuple[FileEntry, ...]
     tensors: Mapping[str, str]
     """Tensor name -> SHA-256 of its assembled bytes, for every tensor of the version."""
     dtype: Literal["float32", "bfloat16"]
     probe: Probe
     created_unix: float
+    elements: int = 0
+    """Elements of all tensors."""
+    changed_elements: int | None = None
+    """Elements whose published bits differ from the version before; None where there is none to compare with."""
+    chain: Chain | None = None
+    adapter: AdapterLayout | None = None
+    """Set where the tensors are adapters of the base model, not the model's own."""
     format: int = FORMAT
 
 

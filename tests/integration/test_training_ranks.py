@@ -19,12 +19,13 @@ from torch import Tensor
 from driftline.training.batch import TrainingBatch
 from driftline.training.model import open_model
 from tests.support.training import sequences_of, tiny_model
-from tests.support.training_ranks import TEMPERATURE, batch, run_parameters
+from tests.support.training_ranks import SMALL_RATE, TEMPERATURE, batch, run_parameters
 
 DEADLINE_S = 400
 pytestmark = pytest.mark.timeout(900)
-ONE_RANK, TWO_RANKS = ["0", "null"], ["0", "1", "2", "3", "bf16"]
+ONE_RANK, TWO_RANKS = ["0", "null", "rounded0"], ["0", "1", "2", "3", "bf16", "rounded1", "rounded3"]
 EXACT = [(1, "0"), (2, "0"), (2, "1"), (2, "2"), (2, "3")]
+ROUNDED = [(1, "rounded0"), (2, "rounded1"), (2, "rounded3")]
 
 
 @dataclass(frozen=True)
@@ -90,15 +91,29 @@ class PlainStep:
     tokens: int
 
 
-def plain_loop(model_dir: Path, batches: list[TrainingBatch]) -> tuple[list[PlainStep], dict[str, Tensor]]:
-    """One sequence after the other, all logits, torch's own AdamW: slow and obvious."""
+def plain_loop(
+    model_dir: Path, batches: list[TrainingBatch], *, rate: float = 1e-2, rounded: bool = False
+) -> tuple[list[PlainStep], dict[str, Tensor]]:
+    """One sequence after the other, all logits, torch's own AdamW: slow and obvious.
+
+    With `rounded`, gradients are taken at the weights' bfloat16 rounding, which is also what is returned.
+    """
     params = run_parameters()
     model = open_model(model_dir, torch.float32)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=params.training.learning_rate, betas=(0.9, 0.999), weight_decay=0
-    )
+    weights = list(model.parameters())
+    optimizer = torch.optim.AdamW(weights, lr=rate, betas=(0.9, 0.999), weight_decay=0)
+    own = [weight.detach().clone() for weight in weights]
     steps: list[PlainStep] = []
+
+    def put(values: list[Tensor]) -> None:
+        for weight, value in zip(weights, values, strict=True):
+            weight.data.copy_(value)
+
+    def rounding() -> list[Tensor]:
+        return [value.bfloat16().float() if rounded else value for value in own]
+
     for one in batches:
+        put(rounding())
         losses: list[Tensor] = []
         tokens = 0
         for ids, sampled, behaviour, advantage, weight in sequences_of(one):
@@ -111,9 +126,12 @@ def plain_loop(model_dir: Path, batches: list[TrainingBatch]) -> tuple[list[Plai
         loss = torch.stack(losses).sum()
         loss.backward()
         norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), params.training.max_gradient_norm))
+        put(own)
         optimizer.step()
         optimizer.zero_grad()
+        own = [weight.detach().clone() for weight in weights]
         steps.append(PlainStep(float(loss.detach()), norm, tokens))
+    put(rounding())
     return steps, {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
@@ -138,7 +156,27 @@ def test_two_steps_are_those_of_a_plain_loop(
     assert largest_difference(seen[which].at("two"), weights) < 5e-4
 
 
-@pytest.mark.parametrize("which", [*EXACT, (2, "bf16")], ids=str)
+@pytest.mark.parametrize("which", ROUNDED, ids=str)
+def test_published_in_bfloat16_the_trainer_scores_with_what_it_publishes(
+    seen: dict[tuple[int, str], Seen], model_dir: Path, which: tuple[int, str]
+):
+    """The module holds the rounded weights, the optimizer its own: small updates add up instead of being lost."""
+    found = seen[which]
+    for label in ("base", "two", "three", "loaded", "replaced", "after"):
+        assert all(torch.equal(tensor, tensor.bfloat16().float()) for tensor in found.at(label).values()), label
+    steps, weights = plain_loop(model_dir, [batch(1), batch(2)], rate=SMALL_RATE, rounded=True)
+    for step, one in zip(steps, found.facts["steps"], strict=False):
+        assert one["loss"] == pytest.approx(step.loss, abs=1e-5)
+        assert one["gradient_norm"] == pytest.approx(step.gradient_norm, rel=1e-3)
+    total = sum(weight.numel() for weight in weights.values())
+    off = sum(int((found.at("two")[name] != weight).sum()) for name, weight in weights.items())
+    moved = sum(int((found.at("two")[name] != base).sum()) for name, base in found.at("base").items())
+    assert 0.05 < moved / total < 0.5, "most elements stay where they are"
+    assert off / total < 1e-3
+    assert found.facts["moved"] == [True] * 5
+
+
+@pytest.mark.parametrize("which", [*EXACT, (2, "bf16"), *ROUNDED], ids=str)
 def test_a_loaded_checkpoint_goes_on_bit_for_bit(seen: dict[tuple[int, str], Seen], which: tuple[int, str]):
     found = seen[which]
     assert largest_difference(found.at("loaded"), found.at("two")) == 0
@@ -147,7 +185,7 @@ def test_a_loaded_checkpoint_goes_on_bit_for_bit(seen: dict[tuple[int, str], See
     assert largest_difference(found.at("three"), found.at("two")) > 0
 
 
-@pytest.mark.parametrize("which", [*EXACT, (2, "bf16")], ids=str)
+@pytest.mark.parametrize("which", [*EXACT, (2, "bf16"), *ROUNDED], ids=str)
 def test_replaced_weights_are_the_ones_that_train(seen: dict[tuple[int, str], Seen], which: tuple[int, str]):
     """The fp32 copies of the optimizer are replaced as well, or the next step would bring the old weights back."""
     found = seen[which]

@@ -201,6 +201,7 @@ class FakeGroup:
 
     tied_embeddings = False
     vocabulary = VOCABULARY
+    moved: bool | None = None
 
     def __init__(self) -> None:
         self.weight = torch.zeros(2)

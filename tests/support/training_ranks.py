@@ -38,18 +38,28 @@ def batch(step: int):
 
 
 TEMPERATURE = 0.8
-VARIANTS = {"bf16": (1, "bfloat16", 1e-2), "null": (0, "float32", 0.0)}
-"""Name -> ZeRO stage, dtype, learning rate; other names are ZeRO stages."""
+SMALL_RATE = 1e-4
+"""A step of about a tenth of the distance between two bfloat16 numbers of the size of these weights."""
+VARIANTS = {
+    "bf16": (1, "bfloat16", 1e-2, "auto"),
+    "null": (0, "float32", 0.0, "auto"),
+    "rounded0": (0, "float32", SMALL_RATE, "bfloat16"),
+    "rounded1": (1, "float32", SMALL_RATE, "bfloat16"),
+    "rounded3": (3, "float32", SMALL_RATE, "bfloat16"),
+}
+"""Name -> ZeRO stage, dtype, learning rate, published dtype; other names are ZeRO stages."""
 
 
-def run_parameters(stage: int = 0, ranks: int = 1, dtype: str = "float32", rate: float = 1e-2):
+def run_parameters(
+    stage: int = 0, ranks: int = 1, dtype: str = "float32", rate: float = 1e-2, published: str = "auto"
+):
     training = {"learning_rate": rate, "micro_batch_tokens": 64, "ranks": ranks, "zero_stage": stage, "dtype": dtype}
-    return parameters(training=training, rollout={"temperature": TEMPERATURE})
+    return parameters(training=training, rollout={"temperature": TEMPERATURE}, publication={"dtype": published})
 
 
 def lead(trainer: PolicyTrainer) -> tuple[dict, dict]:
     tensors: dict[str, torch.Tensor] = {}
-    facts: dict[str, list] = {"steps": []}
+    facts: dict[str, list] = {"steps": [], "moved": []}
 
     def note(label: str) -> None:
         tensors.update({f"{label}/{name}": tensor.float().clone() for name, tensor in trainer.full_tensors()})
@@ -57,6 +67,7 @@ def lead(trainer: PolicyTrainer) -> tuple[dict, dict]:
     def step(number: int) -> None:
         found = trainer.train(batch(number))
         statistics = found.statistics
+        facts["moved"].append(trainer.moved)
         facts["steps"].append(
             {
                 "loss": statistics.loss,
@@ -97,8 +108,8 @@ def main(model: Path, out: Path, stages: list[str]) -> None:
     place = RankSettings()  # pyright: ignore[reportCallIssue]
     join(place, 60.0)
     for name in stages:
-        stage, dtype, rate = VARIANTS.get(name) or (int(name), "float32", 1e-2)
-        trainer = Trainer(run_parameters(stage, place.world_size, dtype, rate), model)
+        stage, dtype, rate, published = VARIANTS.get(name) or (int(name), "float32", 1e-2, "auto")
+        trainer = Trainer(run_parameters(stage, place.world_size, dtype, rate, published), model)
         scratch = out / f"scratch-{name}"
         if place.rank > 0:
             follow(trainer, scratch)

@@ -201,7 +201,7 @@ class VllmEngine:
         """Largest difference between the manifest's probe and the engine's, in nats."""
         scored = await self._score(manifest.probe.token_ids, PROBE_PRIORITY)
         error = max(abs(a - b) for a, b in zip(scored, manifest.probe.logprobs, strict=True))
-        limit = probe_tolerance(self._params.dtype, manifest.dtype)
+        limit = probe_tolerance(self._params.dtype, manifest.probe.dtype or manifest.dtype)
         if not error <= limit:
             raise WeightUpdateFailed(
                 f"the engine does not reproduce the probe of version {manifest.version}: log-probabilities differ by "

@@ -25,9 +25,9 @@ PROBE_TOLERANCE_NATS = {"float32": 1e-4, "bfloat16": 0.1}
 small model is 0.036 at most."""
 
 
-def probe_tolerance(engine_dtype: str, manifest_dtype: str) -> float:
-    """The probe's tolerance in nats: that of the coarser of the two dtypes."""
-    return max(PROBE_TOLERANCE_NATS[engine_dtype], PROBE_TOLERANCE_NATS[manifest_dtype])
+def probe_tolerance(engine_dtype: str, probe_dtype: str) -> float:
+    """The probe's tolerance in nats: that of the coarser arithmetic, the engine's or the trainer's."""
+    return max(PROBE_TOLERANCE_NATS[engine_dtype], PROBE_TOLERANCE_NATS[probe_dtype])
 
 
 class Swap:

@@ -87,7 +87,7 @@ def _run_rank(
         return
     group = TrainerGroup(trainer, scratch)
     try:
-        _lead(run_store, description, params, group, model_dir, scratch)
+        _lead(run_store, description, params, group, scratch)
     except DriftlineError:
         group.stop_if_idle()
         raise
@@ -106,7 +106,6 @@ def _lead(
     description: RunDescription,
     params: RunParameters,
     group: TrainerGroup,
-    model_dir: Path,
     scratch: Path,
 ) -> None:
     """Rank 0's part; a failure that a restart does not mend becomes the run's state, while the role is held."""
@@ -123,7 +122,6 @@ def _lead(
         params,
         group,
         sink,
-        model_dir=model_dir,
         scratch=scratch,
         emit=emit,
         signing_key=signing_key,

@@ -65,7 +65,6 @@ class TrainingLoop:
         group: PolicyTrainer,
         sink: Sink,
         *,
-        model_dir: Path,
         scratch: Path,
         emit: Callable[[Mapping[str, Any]], None],
         signing_key: bytes | None = None,
@@ -87,7 +86,7 @@ class TrainingLoop:
         )
         self._store_use = StoreUse(run_store.store, self._records)
         timed = RunStore(self._store_use.store, run_store.run)
-        self._publisher = PolicyPublisher(group, timed, params, model_dir)
+        self._publisher = PolicyPublisher(group, timed, params)
         self._writer = BackgroundWriter(run_store, f"trainer-{lease.epoch:04d}")
         self._notes: dict[str, float] = {}
         """Metrics that the next step's record carries, about what came before it."""
@@ -130,7 +129,9 @@ class TrainingLoop:
             self._lease.commit(replace(head, version=version))
             return manifest
         if head.step == 0:
-            return self._run_store.read_manifest(head.version)
+            manifest = self._run_store.read_manifest(head.version)
+            self._publisher.adopt(manifest)
+            return manifest
         restored = restore(
             self._group,
             self._run_store,
@@ -146,6 +147,8 @@ class TrainingLoop:
             metrics.REPLAYED_STEPS: float(restored.replayed_steps),
             metrics.RESUME_MISMATCH: float(restored.mismatch),
         }
+        if not restored.mismatch:
+            self._publisher.adopt(restored.manifest)
         log.info("resumed at step %d (%d steps run again)", head.step, restored.replayed_steps)
         return restored.manifest
 

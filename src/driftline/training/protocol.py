@@ -45,6 +45,11 @@ class PolicyTrainer(Protocol):
         """Number of token ids."""
         ...
 
+    @property
+    def moved(self) -> bool | None:
+        """Whether the last step changed the optimizer's own weights, before rounding; None: they are not rounded."""
+        ...
+
     def train(self, batch: TrainingBatch) -> StepOutcome:
         """Take one optimizer step on a batch. Not idempotent."""
         ...

@@ -3,23 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
+from driftline.errors import PublishRefused
 from driftline.params import RunParameters
-from driftline.records import PolicyVersion, Probe, WeightsManifest
+from driftline.records import AdapterLayout, PolicyVersion, Probe, WeightsManifest
 from driftline.store.run_store import RunStore
 from driftline.training.protocol import PolicyTrainer
-from driftline.weights.publisher import publish_anchor
-from driftline.weights.tensors import DTYPES, DtypeName
-
-if TYPE_CHECKING:
-    from driftline.training.model import TokenScorer
+from driftline.weights.publisher import NothingChanged, WeightsPublisher
 
 PROBE_TOKENS = 64
 
@@ -31,17 +22,23 @@ def probe_ids(seed: int, vocabulary: int, max_model_len: int) -> tuple[int, ...]
 
 
 class PolicyPublisher:
-    """Publishes the group's weights in the dtype that the engines serve.
+    """Publishes the group's weights, which are the published ones already: where it must round, the group does."""
 
-    Where the trainer computes in another dtype, the probe is computed by a copy of the model in the published one.
-    """
-
-    def __init__(self, group: PolicyTrainer, run_store: RunStore, params: RunParameters, model_dir: Path) -> None:
+    def __init__(self, group: PolicyTrainer, run_store: RunStore, params: RunParameters) -> None:
         self._group = group
-        self._run_store = run_store
-        self._dtype: DtypeName = params.engine.dtype
-        self._copy = None if self._dtype == params.training.dtype else _copy_in(self._dtype, model_dir)
+        self._params = params
         self._probe_ids = probe_ids(params.seed, group.vocabulary, params.engine.max_model_len)
+        self._publisher = WeightsPublisher(
+            run_store,
+            dtype=params.published_dtype,
+            tied_embeddings=group.tied_embeddings,
+            adapter=adapter_layout(run_store, params),
+            chain_factor=params.publication.chain_factor,
+        )
+
+    def adopt(self, manifest: WeightsManifest) -> bool:
+        """Let the next version be a delta of one that another trainer published, if the group's weights are it."""
+        return self._publisher.adopt(manifest, self._group.full_tensors())
 
     def publish(
         self, version: PolicyVersion, *, previous: WeightsManifest | None, expect_change: bool
@@ -56,34 +53,37 @@ class PolicyPublisher:
         Raises:
             PublishRefused: They are unchanged although they should not be, or not finite.
         """
-        probe, tensors = self._prepare()
-        return publish_anchor(
-            self._run_store,
-            tensors,
-            run=self._run_store.run,
-            version=version,
-            dtype=self._dtype,
-            probe=probe,
-            tied_embeddings=self._group.tied_embeddings,
-            previous=previous,
-            expect_change=expect_change,
-        )
+        scores = tuple(self._group.score(self._probe_ids))
+        try:
+            return self._publisher.publish(
+                self._group.full_tensors(),
+                version=version,
+                probe=Probe(self._probe_ids, scores, self._params.training.dtype),
+                previous=previous,
+                expect_change=expect_change,
+            )
+        except NothingChanged as error:
+            raise PublishRefused(self._why_unchanged(version) or str(error)) from None
 
-    def _prepare(self) -> tuple[Probe, Iterable[tuple[str, Tensor]]]:
-        if self._copy is None:
-            probe = Probe(self._probe_ids, tuple(self._group.score(self._probe_ids)))
-            return probe, self._group.full_tensors()
-        copies = dict(self._copy.model.named_parameters())
-        with torch.no_grad():
-            for name, tensor in self._group.full_tensors():
-                copies[name].copy_(tensor)
-            ids_BT = torch.tensor([self._probe_ids])
-            columns_N = torch.arange(1, len(self._probe_ids))
-            logprobs_N, _ = self._copy(ids_BT, torch.zeros_like(columns_N), columns_N)
-        return Probe(self._probe_ids, tuple(logprobs_N.tolist())), copies.items()
+    def _why_unchanged(self, version: PolicyVersion) -> str:
+        rate = f"training.learning_rate ({self._params.training.learning_rate:g})"
+        match self._group.moved:
+            case True:
+                return (
+                    f"rounding to {self._params.published_dtype} swallowed every update of the step to version "
+                    f"{version}: {rate} is too small for these weights: raise it, or set publication.dtype to float32"
+                )
+            case False:
+                return (
+                    f"the optimizer changed no weight in the step to version {version}, although {rate} is positive: "
+                    "are the published parameters frozen, or not the ones the optimizer updates?"
+                )
+            case None:
+                return ""
 
 
-def _copy_in(dtype: DtypeName, model_dir: Path) -> TokenScorer:
-    from driftline.training.model import TokenScorer, open_model
-
-    return TokenScorer(open_model(model_dir, DTYPES[dtype]))
+def adapter_layout(run_store: RunStore, params: RunParameters) -> AdapterLayout | None:
+    """How the run's adapters become weights; None where it trains all weights."""
+    if params.lora.rank == 0:
+        return None
+    return AdapterLayout(params.lora.rank, params.lora.alpha, run_store.describe().model.digest)

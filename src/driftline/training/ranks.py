@@ -45,6 +45,11 @@ class TrainerGroup:
         """Number of token ids."""
         return self._trainer.vocabulary
 
+    @property
+    def moved(self) -> bool | None:
+        """Whether the last step changed the weights before rounding; None where nothing is rounded."""
+        return self._trainer.moved
+
     def train(self, batch: TrainingBatch) -> StepOutcome:
         """Take one optimizer step."""
         sizes = (batch.token_ids_S.numel(), batch.sequences)
@@ -65,17 +70,17 @@ class TrainerGroup:
 
     def save(self, step: int) -> Path:
         """Save a checkpoint of `step` to this machine's scratch space; returns its directory."""
-        with self._act(Command(Act.SAVE, (step,))):
+        with self._act(Command(Act.SAVE, (step,))), self._trainer.full_precision():
             return checkpoints.save_local(self._trainer.engine, self._scratch, step)
 
     def load(self, step: int) -> None:
         """Load the checkpoint of `step` from the scratch space, where its files were checked."""
-        with self._act(Command(Act.LOAD, (step,))):
+        with self._act(Command(Act.LOAD, (step,))), self._trainer.full_precision():
             checkpoints.load_local(self._trainer.engine, self._scratch, step)
 
     def replace_weights(self, tensors: Mapping[str, Tensor]) -> None:
         """Set all weights, by checkpoint name; the optimizer's moments stay."""
-        with self._act(Command(Act.REPLACE)):
+        with self._act(Command(Act.REPLACE)), self._trainer.full_precision():
             replace_weights(self._trainer.engine, tensors)
 
     def stop_if_idle(self) -> None:
@@ -109,8 +114,11 @@ def follow(trainer: Trainer, scratch: Path) -> None:
                 for _ in full_tensors(trainer.engine):
                     pass
             case Act.SAVE:
-                checkpoints.save_local(trainer.engine, scratch, command.arguments[0])
+                with trainer.full_precision():
+                    checkpoints.save_local(trainer.engine, scratch, command.arguments[0])
             case Act.LOAD:
-                checkpoints.load_local(trainer.engine, scratch, command.arguments[0])
+                with trainer.full_precision():
+                    checkpoints.load_local(trainer.engine, scratch, command.arguments[0])
             case Act.REPLACE:
-                replace_weights(trainer.engine, {})
+                with trainer.full_precision():
+                    replace_weights(trainer.engine, {})

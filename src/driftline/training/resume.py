@@ -13,18 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors.torch import load
 from torch import Tensor
 
 from driftline.errors import CorruptObject, ObjectMissing
 from driftline.params import RunParameters
 from driftline.records import FileEntry, Group, Head, StepRecord, WeightsManifest
-from driftline.store import files
 from driftline.store.run_store import RunStore
 from driftline.store.trajectories import decode_groups
 from driftline.training import checkpoints, signing
 from driftline.training.batch import TrainingBatch, assemble
 from driftline.training.protocol import PolicyTrainer
+from driftline.weights.assemble import assemble as assemble_weights
 from driftline.weights.tensors import DTYPES, host_tensor, tensor_digest
 
 log = logging.getLogger(__name__)
@@ -113,11 +112,8 @@ def weight_digests(group: PolicyTrainer, manifest: WeightsManifest) -> dict[str,
 
 
 def published_tensors(run_store: RunStore, manifest: WeightsManifest) -> dict[str, Tensor]:
-    """The tensors of a published version, each file checked by its digest."""
-    tensors: dict[str, Tensor] = {}
-    for entry in manifest.files:
-        tensors |= load(files.read_checked(run_store.store, entry))
-    return tensors
+    """The tensors of a published version, each checked by its digest."""
+    return assemble_weights(run_store.store, manifest)
 
 
 def _load_checkpoint(

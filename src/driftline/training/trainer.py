@@ -12,6 +12,7 @@ divergence and entropy are those of the whole batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from driftline.training.losses import clipped_tokens, decoupled_surrogate
 from driftline.training.model import TokenScorer, open_model, pad
 from driftline.training.packing import MicroBatchPlan, cut, padded_tokens, share
 from driftline.training.protocol import StepOutcome
+from driftline.training.rounding import RoundedModule
 from driftline.training.statistics import StatisticsAccumulator
 from driftline.weights.tensors import DTYPES
 
@@ -72,6 +74,10 @@ class Trainer:
         self.tied_embeddings = bool(scorer.model.config.tie_word_embeddings)
         self.vocabulary = int(scorer.model.config.vocab_size)
         self.engine: Any = deepspeed.initialize(model=scorer, config=deepspeed_configuration(params))[0]
+        rounds = params.published_dtype != params.training.dtype
+        self._rounded = RoundedModule(self.engine) if rounds else None
+        self.moved: bool | None = None
+        """Whether the last step changed the weights before rounding, on any rank; None where nothing is rounded."""
 
     def train(self, batch: TrainingBatch) -> StepOutcome:
         """Take one optimizer step on a batch."""
@@ -89,7 +95,9 @@ class Trainer:
             loss = self._micro_batch(views, plan, statistics)
             # DeepSpeed averages gradients over ranks; the loss's denominators are global already.
             self.engine.backward(loss * self.ranks)
-        gradient_norm = self._step()
+        with self.full_precision():
+            gradient_norm = self._step()
+        self.moved = self._any_rank(self._rounded.moved) if self._rounded else None
         self._reduce(statistics)
         padded = sum(padded_tokens(plan, lengths) for plan in [*taught, *scored])
         return StepOutcome(
@@ -108,6 +116,10 @@ class Trainer:
         with torch.no_grad():
             logprobs_N, _ = self._forward(ids_BT, torch.zeros_like(columns_N), columns_N, 1.0)
         return [float(value) for value in logprobs_N]
+
+    def full_precision(self) -> AbstractContextManager[None]:
+        """Where the weights are stepped, saved, loaded or replaced: they are the optimizer's own, not rounded."""
+        return self._rounded.full_precision() if self._rounded else nullcontext()
 
     def _step(self) -> float:
         """Step the optimizer; returns the global gradient norm before clipping."""
@@ -164,6 +176,13 @@ class Trainer:
     ) -> tuple[Tensor, Tensor]:
         device = self.engine.device
         return self.engine(ids_BT.to(device), rows_N.to(device), columns_N.to(device), temperature)
+
+    def _any_rank(self, flag: bool) -> bool:
+        if self.ranks == 1:
+            return flag
+        shared = torch.tensor(int(flag), device=self.engine.device)
+        torch.distributed.all_reduce(shared, op=torch.distributed.ReduceOp.MAX)
+        return bool(shared)
 
     def _reduce(self, statistics: StatisticsAccumulator) -> None:
         if self.ranks > 1:

@@ -67,6 +67,13 @@ def read_model_directory(path: Path) -> ModelDirectory:
     return directory
 
 
+def header_metadata(body: bytes) -> dict[str, str]:
+    """The text that a whole safetensors object carries in its header; empty where there is none."""
+    length = int.from_bytes(body[:8], "little")
+    header = cast("dict[str, Any]", json.loads(body[8 : 8 + length]))
+    return cast("dict[str, str]", header.get("__metadata__") or {})
+
+
 def _weight_files(path: Path) -> list[Path]:
     if (path / INDEX).is_file():
         weight_map = cast("dict[str, str]", _json(path / INDEX, path).get("weight_map", {}))

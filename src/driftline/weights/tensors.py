@@ -5,15 +5,25 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from driftline.records import WeightsManifest
 from driftline.weights.checkpoint import OUTPUT_HEAD
 
 DtypeName = Literal["float32", "bfloat16"]
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class HeldWeights:
+    """The assembled host tensors of one version, in the published dtype: what the next delta is about."""
+
+    manifest: WeightsManifest
+    tensors: dict[str, Tensor]
 
 
 def host_tensor(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -67,7 +67,7 @@ def test_only_what_a_restart_does_not_mend_fails_the_run(
     monkeypatch.setattr(TrainingLoop, "run", run)
     group: Any = FakeGroup()
     with pytest.raises(type(error)):
-        entry._lead(run_store, run_store.describe(), params, group, tmp_path, tmp_path)
+        entry._lead(run_store, run_store.describe(), params, group, tmp_path)
     head, _ = run_store.read_head()
     assert head.state == state
     assert head.reason == ("LimitExceeded: no batch" if state == "failed" else "")

@@ -76,7 +76,6 @@ class Bench:
             self.params,
             self.group,
             NullSink(),
-            model_dir=Path("none"),
             scratch=Path("none"),
             emit=self.events.append,
             clock=lambda: self.now,
