@@ -18,7 +18,7 @@ from rich.table import Table
 
 from driftline.errors import ConfigurationError, ObjectMissing
 from driftline.params import settings
-from driftline.records import EvaluationResult, RunDescription
+from driftline.records import EvaluationResult, RunDescription, TokenLedger
 from driftline.store import keys
 from driftline.store.protocol import ObjectStore
 from driftline.store.run_store import RunStore, list_runs
@@ -46,6 +46,10 @@ class Report:
     store: str
     """Where the run's objects lie, as `s3://bucket/runs/<run>/`."""
     pages: Mapping[str, str] = field(default_factory=dict[str, str])
+    ledger: TokenLedger | None = None
+    """Of the last step."""
+    imbalances: Mapping[int, int] = field(default_factory=dict[int, int])
+    """Step -> tokens that its ledger does not explain, where there are any."""
 
 
 def build_report(
@@ -85,6 +89,8 @@ def build_report(
         mlflow_run=description.mlflow_run,
         store=f"s3://{bucket or settings().bucket}/{keys.run_prefix(description.run)}",
         pages=dict(pages or {}),
+        ledger=records[-1].ledger if records else None,
+        imbalances={r.step: r.ledger.imbalance for r in records if r.ledger is not None and r.ledger.imbalance},
     )
 
 
@@ -128,6 +134,21 @@ def to_dict(report: Report) -> dict[str, Any]:
         },
         "mlflow_run": report.mlflow_run,
         "store": report.store,
+        "ledger": _ledger(report),
+    }
+
+
+def _ledger(report: Report) -> dict[str, Any] | None:
+    """The token ledger of the last step, and whether that of every step balances."""
+    found = report.ledger
+    if found is None:
+        return None
+    return {
+        "balances": not report.imbalances,
+        "generated": found.generated,
+        **found.terms,
+        "cancelled_by": dict(found.cancelled_by),
+        "unbalanced_steps": {str(step): tokens for step, tokens in report.imbalances.items()},
     }
 
 
@@ -188,6 +209,7 @@ def rows(report: Report) -> list[tuple[str, str]]:
             "groups trained / zero variance / failed",
             f"{found.groups_trained} / {found.groups_zero_variance} / {found.groups_failed}",
         ),
+        ("tokens sampled, and what became of them", _tokens(report)),
         ("task set", report.task_set),
         ("MLflow run", report.mlflow_run or "-"),
         ("objects", report.store),
@@ -207,6 +229,15 @@ def render_html(report: Report) -> str:
     console = Console(file=io.StringIO(), record=True, width=WIDTH)
     console.print(table(report))
     return console.export_html(inline_styles=True)
+
+
+def _tokens(report: Report) -> str:
+    if report.ledger is None:
+        return "-"
+    terms = ", ".join(f"{tokens} {name.replace('_', ' ')}" for name, tokens in report.ledger.terms.items() if tokens)
+    steps = ", ".join(map(str, report.imbalances))
+    balance = f"; OUT OF BALANCE in steps {steps}" if steps else ""
+    return f"{report.ledger.generated}: {terms}{balance}"
 
 
 def _number(value: float | None, unit: str = "", *, digits: int = 3) -> str:

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from driftline.errors import ConfigurationError
-from driftline.records import EvaluationResult, Head, PolicyVersion
+from driftline.records import EvaluationResult, Head, PolicyVersion, TokenLedger
 from driftline.store.memory import MemoryStore
 from driftline.store.run_store import RunStore
 from driftline.tracking import metrics
@@ -36,6 +36,7 @@ def run_of_one_step(store: MemoryStore, run: str = "r") -> RunStore:
             failed=[5],
         ),
         run=run,
+        ledger=TokenLedger(100, 60, 0, 5, 10, 4, 6, 1, 2, 7, 3, 1, {"killed": 10}, ()),
     )
     key = subject.write_step(record)
     head = dataclasses.replace(HEAD, step=1, version=PolicyVersion(1, 1), record=key, given_up=(6,), state="finished")
@@ -66,7 +67,25 @@ def test_json_has_the_promised_keys_and_values() -> None:
         "groups": {"trained": 1, "zero_variance": 1, "failed": 2},
         "mlflow_run": "m1",
         "store": "s3://b/runs/r/",
+        "ledger": {
+            "balances": False,
+            "generated": 100,
+            "trained": 60,
+            "masked": 0,
+            "stale": 5,
+            "cancelled": 10,
+            "failed": 4,
+            "zero_variance": 6,
+            "surplus": 1,
+            "probe": 2,
+            "ready": 7,
+            "in_flight": 3,
+            "lost": 1,
+            "cancelled_by": {"killed": 10},
+            "unbalanced_steps": {"1": 1},
+        },
     }
+    assert "OUT OF BALANCE in steps 1" in render(build_report(store, "r", bucket="b"))
 
 
 def test_a_run_that_has_just_begun_reports_nulls() -> None:
