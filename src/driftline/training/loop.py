@@ -267,12 +267,21 @@ class TrainingLoop:
         self._writer.checkpoint(
             directory,
             upload=lambda path: checkpoints.upload(store, record.run, record.step, record.epoch, self._params, path),
-            remove=lambda key: checkpoints.remove(store, key),
+            remove=self._remove_checkpoint,
             keep=record.checkpoint,
         )
         end = self._clock()
         self._span("waiting/train", "checkpoint", begin, end)
         self._sink.log({metrics.CHECKPOINT_SECONDS: end - begin}, step=record.step)
+
+    def _remove_checkpoint(self, key: str) -> None:
+        """Delete an older checkpoint, if the role is still held.
+
+        A trainer that is stopped between the two still takes nothing that its successor needs: it deletes what it
+        uploaded or took over itself, but neither the newest of that nor the one that the committed record names.
+        """
+        self._lease.confirm()
+        checkpoints.remove(self._run_store.store, key)
 
     def _span(self, lane: str, cause: str, start: float, end: float) -> None:
         self._writer.span(Span(lane, cause, start, end, self._lease.head.step))

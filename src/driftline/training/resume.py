@@ -63,21 +63,28 @@ def restore(
         signing_key: Where the run has one, no checkpoint is loaded that a signed record does not name.
 
     Raises:
-        ObjectMissing: Trajectories of a committed step, or the published weights, are gone.
+        ObjectMissing: The published weights are gone.
+        CorruptObject: They are damaged.
     """
     assert head.version is not None
     checkpoint = _load_checkpoint(group, run_store, params, records, scratch, signing_key)
     begin = 0 if checkpoint is None else checkpoint[1]
-    later = [record for record in records if record.step > begin]
-    for record in later:
-        group.train(batch_of_record(run_store, record, params))
+    replayed = 0
+    for record in [record for record in records if record.step > begin]:
+        try:
+            batch = batch_of_record(run_store, record, params)
+        except (ObjectMissing, CorruptObject) as error:
+            log.error("step %d cannot be run again: %s", record.step, error)
+            break
+        group.train(batch)
+        replayed += 1
         log.info("ran step %d again", record.step)
     manifest = run_store.read_manifest(head.version)
     mismatch = weight_digests(group, manifest) != dict(manifest.tensors)
     if mismatch:
         log.warning("replaying gave other weights than version %s has: the published ones are taken up", head.version)
         group.replace_weights(published_tensors(run_store, manifest))
-    return Restored(checkpoint[0] if checkpoint else None, len(later), mismatch, manifest)
+    return Restored(checkpoint[0] if checkpoint else None, replayed, mismatch, manifest)
 
 
 def make_batch(
@@ -124,17 +131,27 @@ def _load_checkpoint(
     scratch: Path,
     signing_key: bytes | None,
 ) -> tuple[FileEntry, int] | None:
-    """Load the newest checkpoint that a committed record names; None leaves the base model."""
-    entry = records[-1].checkpoint if records else None
-    if entry is None:
-        return None
-    try:
-        signing.check(records[-1], signing_key)
-        manifest = checkpoints.fetch(run_store.store, entry, params, scratch)
-    except (ObjectMissing, CorruptObject) as error:
-        log.warning(
-            "checkpoint %s cannot be used (%s): all steps are run again from the base model", entry.key, error
-        )
-        return None
-    group.load(manifest.step)
-    return entry, manifest.step
+    """Load the newest usable checkpoint that a committed record names; None leaves the base model."""
+    for record in _naming_another_checkpoint(records):
+        entry = record.checkpoint
+        assert entry is not None
+        try:
+            signing.check(record, signing_key)
+            manifest = checkpoints.fetch(run_store.store, entry, params, scratch)
+        except (ObjectMissing, CorruptObject) as error:
+            log.warning("checkpoint %s cannot be used: %s", entry.key, error)
+            continue
+        group.load(manifest.step)
+        return entry, manifest.step
+    if records:
+        log.warning("there is no checkpoint to begin with: all steps are run again from the base model")
+    return None
+
+
+def _naming_another_checkpoint(records: Sequence[StepRecord]) -> list[StepRecord]:
+    """The newest record of each checkpoint that may still be in the store, newest first."""
+    newest: dict[str, StepRecord] = {}
+    for record in reversed(records):
+        if record.checkpoint is not None and len(newest) < checkpoints.KEPT:
+            newest.setdefault(record.checkpoint.key, record)
+    return [*newest.values()]
