@@ -20,6 +20,7 @@ from driftline.params import RunParameters
 from flows.environment_refresh import environment_refresh
 from tasks import benchmark, overlap, runs
 from tasks.model import base_policy
+from tasks.naming import name_of
 from tasks.preflight import preflight
 from tasks.refresh import TaskSetVersions
 from tasks.stores import run_store
@@ -44,7 +45,7 @@ async def overlap_benchmark(
         skip_steps: First steps that do not count: engine and trainer warm up in them.
         json_path: File for the figures, relative to the repository root.
     """
-    name = runs.name_of(flow_run.id, flow_run.scheduled_start_time)
+    name = name_of(flow_run.id, flow_run.scheduled_start_time)
     params, _ = await preflight(params, name, resume=False, deployments=[overlap.ROLLOUT, overlap.TRAINING])
     synchronous, overlapped = benchmark.variants(params, steps=steps, cpus=benchmark.two_processors())
     wanted = params.environment

@@ -13,6 +13,7 @@ from driftline.records import RunDescription
 from flows.environment_refresh import environment_refresh
 from tasks import overlap, runs
 from tasks.model import base_policy
+from tasks.naming import name_of
 from tasks.preflight import preflight
 from tasks.registration import export_policy, register
 from tasks.reporting import publish_report
@@ -29,7 +30,7 @@ async def post_training(params: RunParameters = DEFAULTS, run: str | None = None
         params: The run's parameters. What is left out has its default.
         run: Name of a run to resume. Parameters that are given have to be those it was started with.
     """
-    name = run or runs.name_of(flow_run.id, flow_run.scheduled_start_time)
+    name = run or name_of(flow_run.id, flow_run.scheduled_start_time)
     params, description = await preflight(params, name, resume=run is not None, deployments=overlap.DEPLOYMENTS)
     get_run_logger().info("run %s: `driftline report --run %s` shows how it goes", name, name)
     if description is None:
@@ -64,7 +65,7 @@ async def go_on(description: RunDescription, params: RunParameters) -> None:
         await overlap.roll_out_and_train(run, params)
     versions = await overlap.versions_to_evaluate(run)
     if versions:
-        await overlap.evaluate_on_pool(run, versions)
+        await overlap.evaluate_on_pool(run, params, versions)
     policy = await export_policy(description, params)
     await register(description, params, policy)
     await publish_report(description)

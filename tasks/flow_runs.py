@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
-from typing import Self
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Self, TypeVar
 from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterName,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
 from prefect.client.schemas.objects import StateType
 from prefect.deployments import arun_deployment
 from prefect.exceptions import ObjectNotFound
@@ -16,8 +26,11 @@ from prefect.states import Cancelling
 from driftline.errors import ConfigurationError
 from tasks.supervision import Child, ChildState, Phase, Plan
 
-OUTAGE_S = 120.0
-"""How long the API may be away before the supervision of a run gives up."""
+logger = logging.getLogger("driftline.tasks.flow_runs")
+
+OUTAGE_S = 600.0
+"""How long the API may be away before the supervision of a run gives up. Its children go on meanwhile."""
+RETRY_S = 2.0
 EXCEPTION_PREFIX = "Flow run encountered an exception: "
 
 _PHASES: dict[StateType, Phase] = {
@@ -28,9 +41,32 @@ _PHASES: dict[StateType, Phase] = {
     StateType.CANCELLING: "running",
     StateType.COMPLETED: "completed",
     StateType.FAILED: "failed",
-    StateType.CRASHED: "failed",
+    StateType.CRASHED: "crashed",
     StateType.CANCELLED: "cancelled",
 }
+_UNFINISHED = [kind for kind, phase in _PHASES.items() if phase in ("waiting", "running")]
+T = TypeVar("T")
+
+
+async def patiently(call: Callable[[], Awaitable[T]], what: str, *, patience_s: float = OUTAGE_S) -> T:
+    """Make a call that may be repeated, again and again while the API is away.
+
+    Raises:
+        httpx.HTTPError: It has been away for longer than `patience_s`.
+    """
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            return await call()
+        except httpx.HTTPError as error:
+            if not _is_outage(error) or time.monotonic() > until:
+                raise
+            logger.warning("cannot %s yet: the Prefect API is away (%s)", what, type(error).__name__)
+        await asyncio.sleep(RETRY_S)
+
+
+def _is_outage(error: httpx.HTTPError) -> bool:
+    return not isinstance(error, httpx.HTTPStatusError) or error.response.status_code >= httpx.codes.BAD_GATEWAY
 
 
 class PrefectFlowRuns:
@@ -48,19 +84,39 @@ class PrefectFlowRuns:
         await self._client.__aexit__(None, None, None)
 
     async def start(self, plan: Plan) -> Child:
-        """Create a flow run of a deployment, linked to the flow run that calls.
+        """Create a flow run of a deployment, linked to the flow run that calls; one, however often it is asked for.
 
         Raises:
             ConfigurationError: There is no such deployment.
+            httpx.HTTPError: The API has been away for longer than `OUTAGE_S`.
         """
+        what, key = f"start {plan.name}", uuid.uuid4().hex
         try:
-            deployment = await self._client.read_deployment_by_name(plan.deployment)
+            deployment = await patiently(lambda: self._client.read_deployment_by_name(plan.deployment), what)
         except ObjectNotFound:
             raise ConfigurationError(not_deployed(plan.deployment)) from None
-        flow_run = await arun_deployment(
-            plan.deployment, parameters=dict(plan.parameters), flow_run_name=plan.name, timeout=0
+        flow_run = await patiently(
+            lambda: arun_deployment(
+                plan.deployment,
+                client=self._client,
+                parameters=dict(plan.parameters),
+                flow_run_name=plan.name,
+                timeout=0,
+                idempotency_key=key,
+            ),
+            what,
         )
         return Child(flow_run.id, deployment.work_pool_name, plan)
+
+    async def left_over(self, plans: Sequence[Plan]) -> list[Child]:
+        """Flow runs of these names that have not ended: children of a parent that was killed."""
+        named = {plan.name: plan for plan in plans}
+        wanted = FlowRunFilter(
+            name=FlowRunFilterName(any_=list(named)),
+            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_UNFINISHED)),
+        )
+        found = await patiently(lambda: self._client.read_flow_runs(flow_run_filter=wanted), "look for flow runs")
+        return [Child(flow_run.id, flow_run.work_pool_name, named[flow_run.name]) for flow_run in found]
 
     async def read(self, child: Child) -> ChildState:
         """The child's present state; its last one while the API is away, for `OUTAGE_S` at most.
@@ -89,8 +145,9 @@ class PrefectFlowRuns:
     async def cancel(self, child: Child) -> None:
         """Ask for its cancellation: its worker signals the flow run's process group. Nothing if it has ended."""
         if not (await self.read(child)).final:
-            await self._client.set_flow_run_state(
-                child.id, Cancelling(message="the run it belongs to has ended"), force=True
+            ending = Cancelling(message="the run it belongs to has ended")
+            await patiently(
+                lambda: self._client.set_flow_run_state(child.id, ending, force=True), f"cancel {child.plan.name}"
             )
 
 

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
-from uuid import UUID
+from collections.abc import Sequence
 
-from prefect.client.orchestration import get_client
-from prefect.exceptions import ObjectNotFound
-from prefect.runtime import flow_run as this_flow_run
-
-from driftline.errors import DriftlineError, EpochLost, ProcessFailed
+from driftline.errors import DriftlineError, EpochLost, ParentEnded
 from driftline.params import RunParameters
+from driftline.store.run_store import RunStore
 from tasks import runs
 from tasks.artifacts import ProgressArtifact
 from tasks.flow_runs import PrefectFlowRuns
+from tasks.lifeline import while_parent_lives
 from tasks.logs import run_logger
-from tasks.processes import run_module, run_ranks, run_until_over
-from tasks.stores import run_store
-from tasks.supervision import Plan, run_together
+from tasks.processes import run_again, run_module, run_ranks, run_until_over
+from tasks.stores import run_store, shared_store
+from tasks.supervision import Plan, end_all, run_together
 from tasks.surroundings import rollout_environment, training_environment
 
 ROLLOUT = "rollout/local"
@@ -29,14 +25,19 @@ DEPLOYMENTS = (ROLLOUT, TRAINING, EVALUATION)
 CELL_MODULE = "driftline.rollout.cell"
 TRAINER_MODULE = "driftline.training.entry"
 EVALUATION_MODULE = "driftline.rollout.evaluate"
-PARENT_POLL_S = 5.0
+PROGRESS_PATIENCE_S = 2.0
+"""How long the display of a run's progress waits for the store: its children are not watched meanwhile."""
 
 
-def plans(run: str, cells: int) -> list[Plan]:
+def plans(run: str, params: RunParameters) -> list[Plan]:
     """The flow runs that work for a run: one trainer, which leads, and the rollout cells."""
-    trainer = Plan(TRAINING, {"run": run}, f"trainer-of-{run}", leads=True)
-    names = [f"c{index}" for index in range(cells)]
-    return [trainer, *(Plan(ROLLOUT, {"run": run, "cell": c}, f"cell-{c}-of-{run}", leads=False) for c in names)]
+    restarts = params.limits.flow_run_restarts
+    trainer = Plan(TRAINING, {"run": run}, f"trainer-of-{run}", leads=True, restarts=restarts)
+    names = [f"c{index}" for index in range(params.rollout.cells)]
+    return [
+        trainer,
+        *(Plan(ROLLOUT, {"run": run, "cell": c}, f"cell-{c}-of-{run}", leads=False, restarts=restarts) for c in names),
+    ]
 
 
 async def roll_out_and_train(run: str, params: RunParameters) -> None:
@@ -45,10 +46,13 @@ async def roll_out_and_train(run: str, params: RunParameters) -> None:
     Raises:
         ProcessFailed: One of them failed or was cancelled; the others have been cancelled, and are gone.
     """
-    progress = ProgressArtifact(run_store(run), params.training.steps)
+    shown = RunStore(shared_store(patience_s=PROGRESS_PATIENCE_S), run)
+    progress = ProgressArtifact(shown, params.training.steps)
+    wanted = plans(run, params)
     async with PrefectFlowRuns() as flow_runs:
         try:
-            await run_together(flow_runs, plans(run, params.rollout.cells), on_poll=progress.refresh)
+            await end_left_over(flow_runs, wanted)
+            await run_together(flow_runs, wanted, on_poll=progress.refresh)
         except DriftlineError as error:
             await runs.end(run, "failed", str(error))
             raise
@@ -58,12 +62,23 @@ async def roll_out_and_train(run: str, params: RunParameters) -> None:
     await progress.finish()
 
 
-async def evaluate_on_pool(run: str, versions: list[int]) -> None:
+async def evaluate_on_pool(run: str, params: RunParameters, versions: list[int]) -> None:
     """Run the evaluation of some policy versions on the rollout pool, and wait for it."""
     shown = "-".join(map(str, versions))
-    plan = Plan(EVALUATION, {"run": run, "versions": versions}, f"evaluate-{shown}-of-{run}", leads=True)
+    arguments = {"run": run, "versions": versions}
+    name, restarts = f"evaluate-{shown}-of-{run}", params.limits.flow_run_restarts
+    wanted = [Plan(EVALUATION, arguments, name, leads=True, restarts=restarts)]
     async with PrefectFlowRuns() as flow_runs:
-        await run_together(flow_runs, [plan])
+        await end_left_over(flow_runs, wanted)
+        await run_together(flow_runs, wanted)
+
+
+async def end_left_over(flow_runs: PrefectFlowRuns, wanted: Sequence[Plan]) -> None:
+    """End what a parent that was killed has left behind, so that two of a name never work side by side."""
+    left = await flow_runs.left_over(wanted)
+    for child in left:
+        run_logger().warning("%s is left over from an earlier parent: ending it first", child.plan.name)
+    await end_all(flow_runs, left)
 
 
 async def run_cell(run: str, cell: str) -> None:
@@ -113,6 +128,8 @@ async def run_trainer(run: str) -> None:
                 limit_field="limits.trainer_restarts",
             )
         )
+    except ParentEnded:
+        raise  # whoever takes the run up again finds it running
     except DriftlineError as error:
         if not has_lost_its_role(error):
             await runs.end(run, "failed", f"{type(error).__name__}: {error}")
@@ -128,8 +145,9 @@ async def run_evaluation(run: str, versions: list[int]) -> None:
     """Evaluate policy versions of a run on its held-out tasks, in a process of its own."""
     _, params = await runs.describe(run)
     shown = ",".join(map(str, versions))
-    await while_parent_lives(
-        run_module(
+
+    async def start() -> None:
+        await run_module(
             EVALUATION_MODULE,
             "--run",
             run,
@@ -138,6 +156,9 @@ async def run_evaluation(run: str, versions: list[int]) -> None:
             env=rollout_environment(params),
             cpus=params.engine.cpus,
         )
+
+    await while_parent_lives(
+        run_again(start, name="the evaluation", limit=params.limits.cell_restarts, limit_field="limits.cell_restarts")
     )
 
 
@@ -152,43 +173,3 @@ async def versions_to_evaluate(run: str) -> list[int]:
         return sorted({0, final} - done)
 
     return await asyncio.to_thread(read)
-
-
-async def while_parent_lives(work: Coroutine[Any, Any, object]) -> None:
-    """Do the work, but end it when the flow run that started this one has ended: killed, it cannot cancel us.
-
-    Raises:
-        ProcessFailed: The parent has ended.
-    """
-    parent = this_flow_run.parent_flow_run_id
-    if parent is None:
-        await work
-        return
-    working = asyncio.create_task(work)
-    watching = asyncio.create_task(_until_final(UUID(parent)))
-    try:
-        await asyncio.wait([working, watching], return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ProcessFailed(f"the flow run that started this one has ended ({watching.result()})")
-        working.result()
-    finally:
-        for task in (working, watching):
-            task.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
-
-
-async def _until_final(flow_run: UUID) -> str:
-    """Wait until a flow run has ended; returns its state. An API that is away is waited for."""
-    logger = run_logger()
-    async with get_client() as client:
-        while True:
-            await asyncio.sleep(PARENT_POLL_S)
-            try:
-                state = (await client.read_flow_run(flow_run)).state
-            except ObjectNotFound:
-                return "deleted"
-            except Exception as error:  # the policy: only a state that was read ends the work
-                logger.warning("cannot see whether the parent flow run goes on: %s", error)
-                continue
-            if state is not None and state.is_final():
-                return str(state.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from prefect import task
@@ -20,17 +20,22 @@ from driftline.store.client import probe_conditional_writes
 from driftline.tracking.mlflow_run import check_server
 from tasks.episodes import play
 from tasks.flow_runs import not_deployed
+from tasks.logs import run_logger
 from tasks.model import check_model
-from tasks.runs import check_agreement, find_description
+from tasks.retries import MAY_PASS
+from tasks.runs import check_agreement, find_description, was_begun
 from tasks.stores import opened
 
 STORE_PATIENCE_S = 5.0
 WORKER_PATIENCE_S = 30.0
 """How long a pool may take to show a worker that has just started."""
+RESUME_PATIENCE_S = 300.0
+"""How long a run that is resumed waits for what it needs: the cause of its end may have taken more along."""
 POLL_S = 1.0
+RETRY_S = 3.0
 
 
-@task(name="preflight", task_run_name="check what {run} needs", timeout_seconds=300)
+@task(name="preflight", task_run_name="check what {run} needs", timeout_seconds=900)
 async def preflight(
     params: RunParameters, run: str, *, resume: bool, deployments: Sequence[str]
 ) -> tuple[RunParameters, RunDescription | None]:
@@ -42,23 +47,38 @@ async def preflight(
     Raises:
         ConfigurationError: The bucket cannot hold a run, the run to resume is not there or has other parameters, a
             model directory is none, there is no such environment, or a deployment or its worker is missing.
-        StoreUnavailable: The store or its bucket is not there.
-        TrackingUnavailable: MLflow does not answer.
+        StoreUnavailable: The store or its bucket is not there. A run that is resumed waits for it.
+        TrackingUnavailable: MLflow does not answer. A run that is resumed waits for it.
         EnvironmentFailed: The environment raises, or does not answer in time.
     """
     found = settings()
-    await asyncio.to_thread(check_store, found)
+    patience_s = RESUME_PATIENCE_S if resume else 0.0
+    await _patiently(lambda: check_store(found), patience_s)
     description = await find_description(run)
     if description is not None:
         params = check_agreement(params, description)
-    elif resume:
+    elif resume and not await was_begun(run):
         raise ConfigurationError(f"run: there is no run {run!r} in the store; leave `run` out to start a new one")
-    if found.mlflow_uri is not None:
-        await asyncio.to_thread(check_server, found.mlflow_uri)
+    uri = found.mlflow_uri
+    if uri is not None:
+        await _patiently(lambda: check_server(uri), patience_s)
     await asyncio.to_thread(check_model, params)
     await check_environment(params)
-    await asyncio.gather(*map(check_deployment, deployments))
+    await asyncio.gather(*(check_deployment(name, max(WORKER_PATIENCE_S, patience_s)) for name in deployments))
     return params, description
+
+
+async def _patiently(check: Callable[[], None], patience_s: float) -> None:
+    """Make a check again, in a thread, while it fails for what may pass and there is patience left."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            return await asyncio.to_thread(check)
+        except MAY_PASS as error:
+            if time.monotonic() > until:
+                raise
+            run_logger().warning("waiting: %s", error)
+        await asyncio.sleep(RETRY_S)
 
 
 def check_store(found: Settings) -> None:
@@ -86,7 +106,7 @@ def _check_warm_start(family: TaskFamily) -> None:
         )
 
 
-async def check_deployment(name: str, patience_s: float = WORKER_PATIENCE_S) -> None:
+async def check_deployment(name: str, patience_s: float) -> None:
     """See that a deployment exists, and that a worker polls its pool."""
     async with get_client() as client:
         try:

@@ -17,7 +17,7 @@ from driftline.process import ProcessOutcome, supervise
 from driftline.records import Head
 from driftline.store.run_store import RunStore
 from tasks.logs import forward, run_logger
-from tasks.restarts import Restart, after_end
+from tasks.restarts import Outcome, Restart, after_end, after_failure
 from tasks.surroundings import pinned
 
 STOP_DEADLINE_S = 5.0
@@ -110,6 +110,34 @@ async def run_until_over(
         LimitExceeded: The restarts are used up, or the run's head says why it failed.
         ProcessFailed: It ended with an error that a restart does not mend, or the run was cancelled.
     """
+
+    async def judge(failure: ProcessFailed | None, restarts: int) -> Outcome:
+        head = await asyncio.to_thread(head_or_none, store)
+        return after_end(failure, head, name=name, restarts=restarts, limit=limit, limit_field=limit_field)
+
+    await _run_while(start, judge, limit)
+
+
+async def run_again(start: Callable[[], Awaitable[object]], *, name: str, limit: int, limit_field: str) -> None:
+    """Run a process to its end, and start it again when that may mend it.
+
+    Raises:
+        ConfigurationError: The process says that a setting is impossible.
+        LimitExceeded: The restarts are used up.
+        ProcessFailed: It ended with an error that a restart does not mend.
+    """
+
+    async def judge(failure: ProcessFailed | None, restarts: int) -> Outcome:
+        return after_failure(failure, name=name, restarts=restarts, limit=limit, limit_field=limit_field)
+
+    await _run_while(start, judge, limit)
+
+
+Judge = Callable[[ProcessFailed | None, int], Awaitable[Outcome]]
+
+
+async def _run_while(start: Callable[[], Awaitable[object]], judge: Judge, limit: int) -> None:
+    """Run a process again for as long as the judge of its end says so."""
     logger = run_logger()
     restarts = 0
     while True:
@@ -118,8 +146,7 @@ async def run_until_over(
             await start()
         except ProcessFailed as error:
             failure = error
-        head = await asyncio.to_thread(head_or_none, store)
-        outcome = after_end(failure, head, name=name, restarts=restarts, limit=limit, limit_field=limit_field)
+        outcome = await judge(failure, restarts)
         if isinstance(outcome, Exception):
             raise outcome from failure
         if not isinstance(outcome, Restart):

@@ -14,7 +14,7 @@ from driftline.store import tasksets
 from driftline.store.protocol import ObjectStore
 from tasks.episodes import play
 from tasks.logs import run_logger
-from tasks.retries import may_pass
+from tasks.retries import OUTAGE_DELAYS_S, may_pass
 from tasks.stores import shared_store
 
 HELD_OUT_SEED = 20_000_003
@@ -48,8 +48,8 @@ class Proposal:
     name="publish-task-set",
     task_run_name="publish {task_set}",
     timeout_seconds=1800,
-    retries=2,
-    retry_delay_seconds=2,
+    retries=len(OUTAGE_DELAYS_S),
+    retry_delay_seconds=OUTAGE_DELAYS_S,
     retry_condition_fn=may_pass,
 )
 async def publish_task_set(

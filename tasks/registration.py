@@ -18,7 +18,7 @@ from driftline.tracking.report import Report
 from tasks.logs import run_logger
 from tasks.processes import run_module
 from tasks.reporting import read_report
-from tasks.retries import may_pass
+from tasks.retries import OUTAGE_DELAYS_S, may_pass
 from tasks.stores import run_store
 from tasks.surroundings import training_environment
 
@@ -59,8 +59,8 @@ async def export_policy(description: RunDescription, params: RunParameters) -> E
     name="register-policy",
     task_run_name="register {params.tracking.registered_model}",
     timeout_seconds=300,
-    retries=2,
-    retry_delay_seconds=2,
+    retries=len(OUTAGE_DELAYS_S),
+    retry_delay_seconds=OUTAGE_DELAYS_S,
     retry_condition_fn=may_pass,
 )
 async def register(description: RunDescription, params: RunParameters, policy: ExportedPolicy) -> int | None:

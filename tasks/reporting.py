@@ -17,7 +17,7 @@ from driftline.tracking.summary import record_spans, step_metrics
 from driftline.tracking.timeline import draw
 from tasks.artifacts import show_report
 from tasks.logs import run_logger
-from tasks.retries import may_pass
+from tasks.retries import OUTAGE_DELAYS_S, may_pass
 from tasks.stores import run_store
 from tasks.tracking import best_effort
 
@@ -28,8 +28,8 @@ WRITE_S = 120.0
     name="report",
     task_run_name="report of {description.run}",
     timeout_seconds=600,
-    retries=2,
-    retry_delay_seconds=2,
+    retries=len(OUTAGE_DELAYS_S),
+    retry_delay_seconds=OUTAGE_DELAYS_S,
     retry_condition_fn=may_pass,
 )
 async def publish_report(description: RunDescription) -> str:

@@ -50,6 +50,15 @@ def after_end(
         return Ended()
     if failure is None:
         return ProcessFailed(f"{name} ended although the run is not finished: its log says why")
+    return after_failure(failure, name=name, restarts=restarts, limit=limit, limit_field=limit_field)
+
+
+def after_failure(
+    failure: ProcessFailed | None, *, name: str, restarts: int, limit: int, limit_field: str
+) -> Outcome:
+    """Decide what follows the end of a process that alone knows when it is done. Arguments as for `after_end`."""
+    if failure is None:
+        return Ended()
     if not isinstance(failure, TransientProcessFailure):
         return failure
     if restarts >= limit:

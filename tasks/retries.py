@@ -6,6 +6,8 @@ from typing import Any
 
 from driftline.errors import StoreUnavailable, TrackingUnavailable, TransientProcessFailure
 
+OUTAGE_DELAYS_S = [2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+"""Pauses between the tries of a task: together longer than a restart of MLflow or of the store."""
 MAY_PASS = (StoreUnavailable, TrackingUnavailable, TransientProcessFailure)
 
 

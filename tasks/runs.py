@@ -8,7 +8,6 @@ import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from driftline import __version__
 from driftline.errors import ConfigurationError, DriftlineError, ObjectMissing
 from driftline.params import RunParameters, settings
 from driftline.records import Head, ModelSource, RunDescription, RunState
+from driftline.store import keys
 from driftline.store.run_store import RunStore
 from tasks.refresh import TaskSetVersions
 from tasks.stores import run_store, shared_store
@@ -25,11 +25,6 @@ from tasks.stores import run_store, shared_store
 logger = logging.getLogger(__name__)
 
 END_PATIENCE_S = 5.0
-
-
-def name_of(flow_run_id: str, scheduled: datetime) -> str:
-    """The name of the run that a flow run starts. A flow run that is retried goes on with the same run."""
-    return f"{scheduled:%Y%m%d-%H%M%S}-{flow_run_id[:6]}"
 
 
 def tags(task_set_version: str) -> dict[str, str]:
@@ -65,6 +60,12 @@ async def find_description(run: str) -> RunDescription | None:
         return await asyncio.to_thread(run_store(run).describe)
     except ObjectMissing:
         return None
+
+
+async def was_begun(run: str) -> bool:
+    """Whether the store holds anything of the run, be it only that its parent was killed and is to be resumed."""
+    store = shared_store()
+    return await asyncio.to_thread(lambda: next(iter(store.list(keys.run_prefix(run))), None) is not None)
 
 
 def check_agreement(given: RunParameters, description: RunDescription) -> RunParameters:

@@ -1,23 +1,28 @@
 """What becomes of the flow runs that a parent has started: the decision, pure, and the loop that carries it out.
 
     consumes            the children's states, read every POLL_S
-    produces            cancellations, each once
+    produces            restarts of children whose process died; cancellations, each once
     waits for           the children; each to start (start_deadline_s), then all to end
     unblocked by        a child that ends; a child that never starts; the parent's own cancellation
 
-Whatever ends the loop, no child is left behind: `finally` cancels those that go on and waits until they are gone.
+A child that fails has said why: that ends all. One whose process died without a word (killed, out of memory, its
+machine gone) is started again, within its plan's limit. Whatever ends the loop, no child is left behind: `finally`
+cancels those that go on and waits until they are gone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
 from driftline.errors import DeadlineExceeded, ProcessFailed
+
+logger = logging.getLogger("driftline.tasks.supervision")
 
 POLL_S = 0.5
 START_DEADLINE_S = 600.0
@@ -28,7 +33,8 @@ LEAVE_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 45.0
 """Longer than the 30 s after which a worker kills a flow run that does not act on SIGTERM."""
 
-Phase = Literal["waiting", "running", "completed", "failed", "cancelled"]
+Phase = Literal["waiting", "running", "completed", "failed", "crashed", "cancelled"]
+FINAL: tuple[Phase, ...] = ("completed", "failed", "crashed", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,8 @@ class Plan:
     name: str
     leads: bool
     """Whether it decides when the work is done (the trainer); the others (cells) leave by themselves then."""
+    restarts: int = 0
+    """How often it may be started again after its process died."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,8 @@ class Child:
     id: UUID
     pool: str | None
     plan: Plan
+    restarts: int = 0
+    """How often its plan was started before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,7 @@ class ChildState:
     @property
     def final(self) -> bool:
         """Whether the flow run has ended."""
-        return self.phase in ("completed", "failed", "cancelled")
+        return self.phase in FINAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,8 @@ class Decision:
 
     end: bool
     reason: str = ""
+    restart: tuple[Child, ...] = ()
+    """Children to start again; only while the others go on."""
 
 
 Look = Sequence[tuple[Child, ChildState]]
@@ -87,7 +99,7 @@ def decide(
 
     Args:
         look: Every child and its state.
-        waited_s: Seconds since they were created.
+        waited_s: Seconds since the last of them was created.
         done_s: Seconds since all leading children completed; 0 while they have not.
         start_deadline_s: How long a child may wait for a worker.
         leave_deadline_s: How long the others may stay once the leading children are done.
@@ -100,13 +112,20 @@ def decide(
     for child, state in look:
         if state.phase == "cancelled":
             return Decision(True, f"{child.plan.name} was cancelled, so this run ends too")
+        if state.phase == "crashed" and child.restarts >= child.plan.restarts:
+            return Decision(
+                True,
+                f"the process of {child.plan.name} died {child.restarts + 1} times, limits.flow_run_restarts allows "
+                f"{child.plan.restarts} restarts: {state.message or 'it left no message'}",
+            )
         if state.phase == "waiting" and waited_s > start_deadline_s:
             return Decision(
                 True,
                 f"no worker of the pool {child.pool!r} took up {child.plan.name} within {start_deadline_s:.0f} s: "
                 f"start one (`driftline up`, or `prefect worker start --pool {child.pool}`)",
             )
-    return Decision(all(state.final for _, state in look))
+    crashed = tuple(child for child, state in look if state.phase == "crashed")
+    return Decision(not crashed and all(state.final for _, state in look), restart=crashed)
 
 
 def work_is_done(look: Look) -> bool:
@@ -156,11 +175,12 @@ async def run_together(
         DeadlineExceeded: A cancelled child did not end.
     """
     starting = [asyncio.create_task(runs.start(plan)) for plan in plans]
+    children: list[Child] = []
     try:
-        children = await asyncio.gather(*map(asyncio.shield, starting))
+        children += await asyncio.gather(*map(asyncio.shield, starting))
         await _watch(runs, children, on_poll, start_deadline_s, poll_s)
     finally:
-        await end_all(runs, await _started(starting), poll_s=poll_s)
+        await end_all(runs, children or await _started(starting), poll_s=poll_s)
 
 
 async def _started(starting: Sequence[asyncio.Task[Child]]) -> list[Child]:
@@ -173,8 +193,9 @@ async def _started(starting: Sequence[asyncio.Task[Child]]) -> list[Child]:
 
 
 async def _watch(
-    runs: FlowRuns, children: Sequence[Child], on_poll: OnPoll | None, start_deadline_s: float, poll_s: float
+    runs: FlowRuns, children: list[Child], on_poll: OnPoll | None, start_deadline_s: float, poll_s: float
 ) -> None:
+    """Watch the children to their end; one that is started again takes the place of the one that died."""
     began = time.monotonic()
     done_since: float | None = None
     while True:
@@ -188,9 +209,27 @@ async def _watch(
             raise ProcessFailed(decision.reason)
         if decision.end:
             return
+        if decision.restart:
+            await _start_again(runs, children, decision.restart)
+            began = time.monotonic()
         if on_poll is not None:
             await on_poll()
         await asyncio.sleep(poll_s)
+
+
+async def _start_again(runs: FlowRuns, children: list[Child], crashed: Sequence[Child]) -> None:
+    """Start plans again whose process died. A request under way is waited for, as at the start."""
+    for child in crashed:
+        count = child.restarts + 1
+        logger.warning(
+            "the process of %s died: starting it again (%d of %d)", child.plan.name, count, child.plan.restarts
+        )
+        starting = asyncio.create_task(runs.start(child.plan))
+        try:
+            await asyncio.shield(starting)
+        finally:
+            for started in await _started([starting]):
+                children[children.index(child)] = replace(started, restarts=count)
 
 
 async def end_all(

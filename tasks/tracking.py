@@ -13,7 +13,7 @@ from driftline.errors import DriftlineError
 from driftline.params import RunParameters, settings
 from driftline.records import RunState
 from driftline.tracking import mlflow_run
-from tasks.retries import may_pass
+from tasks.retries import OUTAGE_DELAYS_S, may_pass
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +25,8 @@ END_DEADLINE_S = 8.0
     name="mlflow-run",
     task_run_name="open the MLflow run of {run}",
     timeout_seconds=180,
-    retries=2,
-    retry_delay_seconds=2,
+    retries=len(OUTAGE_DELAYS_S),
+    retry_delay_seconds=OUTAGE_DELAYS_S,
     retry_condition_fn=may_pass,
 )
 async def open_mlflow_run(run: str, params: RunParameters, tags: Mapping[str, str]) -> str | None:

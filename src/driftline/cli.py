@@ -31,6 +31,7 @@ P = ParamSpec("P")
 
 DEMO_DEPLOYMENT = "post-training/local"
 DEMO_DEADLINE_S = 3600
+REPORT_PATIENCE_S = 10.0
 
 app = typer.Typer(
     name="driftline",
@@ -206,7 +207,8 @@ def _report(layout: Layout, run: str, json_path: Path | None) -> None:
 
     state = read_state(layout)
     pages = {"Prefect": state.ports.prefect_page, "MLflow": state.ports.mlflow_url} if state else {}
-    found = build_report(open_store(settings()), run, bucket=settings().bucket, pages=pages)
+    store = open_store(settings(), patience_s=REPORT_PATIENCE_S)
+    found = build_report(store, run, bucket=settings().bucket, pages=pages)
     console.print(table(found))
     if json_path is not None:
         json_path.write_text(to_json(found))

@@ -20,7 +20,8 @@ pickled (Prefect stores the exceptions of its tasks). A message says what is wro
     ├── EnvironmentFailed    (RuntimeError)       an environment raised, or returned what cannot be used
     ├── DeadlineExceeded     (TimeoutError)       a bounded wait ran out
     ├── ProcessFailed        (ChildProcessError)  a supervised process ended badly
-    │   └── TransientProcessFailure               ... in a way that a restart may mend
+    │   ├── TransientProcessFailure               ... in a way that a restart may mend
+    │   └── ParentEnded                           ... because whoever had started it has ended
     ├── LimitExceeded        (RuntimeError)       a bounded number of failures is used up
     └── StackError           (RuntimeError)       the local stack: a port is taken, a part died at start
 """
@@ -96,6 +97,10 @@ class ProcessFailed(DriftlineError, ChildProcessError):
 
 class TransientProcessFailure(ProcessFailed):
     """A supervised process ended in a way that a restart may mend: its engine or the store failed, or a signal."""
+
+
+class ParentEnded(ProcessFailed):
+    """Work was ended because the flow run that had started it has ended; the work itself may go on elsewhere."""
 
 
 class LimitExceeded(DriftlineError, RuntimeError):

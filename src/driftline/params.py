@@ -181,6 +181,10 @@ class LimitParameters(_Section):
     damaged_objects: int = Field(8, ge=0, description="Objects of finished groups that cannot be read.")
     cell_restarts: int = Field(3, ge=0, description="Restarts of a rollout cell that died.")
     trainer_restarts: int = Field(3, ge=0, description="Restarts of a trainer that died.")
+    flow_run_restarts: int = Field(
+        3, ge=0, description="Restarts of a child flow run (trainer, cell, evaluation) whose process was killed."
+    )
+    resumptions: int = Field(3, ge=0, description="Resumptions of a run whose parent flow run was killed.")
     batch_deadline_s: float = Field(600.0, gt=0, description="Longest wait for a batch, in seconds.")
 
 

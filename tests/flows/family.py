@@ -10,7 +10,7 @@ from prefect import flow
 
 from driftline.errors import EngineDied
 from driftline.process import supervise
-from tasks.overlap import while_parent_lives
+from tasks.lifeline import while_parent_lives
 
 STUBBORN = """
 import os, signal, subprocess, sys, time

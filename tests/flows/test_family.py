@@ -23,7 +23,7 @@ from prefect.states import Crashed
 from prefect.workers.process import ProcessWorker
 
 from driftline.errors import ConfigurationError, ProcessFailed
-from tasks import overlap
+from tasks import lifeline
 from tasks.flow_runs import PrefectFlowRuns
 from tasks.supervision import Child, Plan, run_together
 from tests.flows import family
@@ -119,7 +119,7 @@ async def test_a_cancelled_parent_leaves_neither_flow_runs_nor_processes(worker:
 
 async def test_a_child_ends_itself_when_its_parent_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The child is a subflow in this process; it sees its parent through the API alone, as it would elsewhere."""
-    monkeypatch.setattr(overlap, "PARENT_POLL_S", 0.2)
+    monkeypatch.setattr(lifeline, "PARENT_POLL_S", 0.2)
     ended: list[str] = []
 
     @flow

@@ -31,8 +31,8 @@ from driftline.store.protocol import ObjectInfo, ObjectStore, StoredObject, Writ
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_S = 30.0
-"""How long an operation is retried before `StoreUnavailable`: longer than a restart of the local store."""
+PATIENCE_S = 180.0
+"""How long an operation is retried before `StoreUnavailable`: through an outage of a minute, and then some."""
 CONNECTIONS = 64
 DELETE_BATCH = 1000
 

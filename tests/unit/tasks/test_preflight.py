@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from driftline.errors import ConfigurationError, EnvironmentFailed, StoreUnavailable
+from driftline.errors import ConfigurationError, EnvironmentFailed, StoreUnavailable, TrackingUnavailable
 from driftline.params import RunParameters, Settings
 from tasks import preflight
+from tests.support.scripted_s3 import ScriptedS3, serving
 
 NOBODY = "http://127.0.0.1:9"
 """The discard port: nobody listens there."""
@@ -24,6 +25,43 @@ def test_a_store_that_is_not_there_is_named_with_the_remedy(monkeypatch: pytest.
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:9"):
         preflight.check_store(Settings(s3_endpoint=NOBODY))  # pyright: ignore[reportCallIssue]
+
+
+def test_a_bucket_that_ignores_conditional_writes_is_refused(monkeypatch: pytest.MonkeyPatch):
+    """rclone and others take `If-Match` and `If-None-Match` for granted: a run would lose its commits there."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    script = ScriptedS3()
+    with serving(script) as endpoint:
+        found = Settings(s3_endpoint=endpoint, bucket="bucket")  # pyright: ignore[reportCallIssue]
+        preflight.check_store(found)
+        script.ignores_conditions = True
+        with pytest.raises(ConfigurationError, match=r"ignores If-None-Match.*SeaweedFS"):
+            preflight.check_store(found)
+    assert list(script.objects.list("probe/")) == []
+
+
+async def test_a_run_that_is_resumed_waits_for_what_it_needs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(preflight, "RETRY_S", 0.0)
+    tries: list[int] = []
+
+    def away_twice() -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            raise TrackingUnavailable("MLflow is away")
+
+    await preflight._patiently(away_twice, 10.0)  # pyright: ignore[reportPrivateUsage]
+    assert len(tries) == 3
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), ConfigurationError("wrong")])
+async def test_a_new_run_waits_for_nothing_and_no_run_waits_for_a_wrong_setting_to_pass(error: Exception):
+    def fails() -> None:
+        raise error
+
+    patience_s = 10.0 if isinstance(error, ConfigurationError) else 0.0
+    with pytest.raises(type(error)):
+        await preflight._patiently(fails, patience_s)  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_the_shipped_environment_is_taken():

@@ -12,7 +12,7 @@ from driftline.params import RunParameters
 from driftline.records import Head, ModelSource, RunDescription
 from driftline.store.memory import MemoryStore
 from driftline.store.run_store import RunStore
-from tasks import runs
+from tasks import naming, runs
 
 MODEL = ModelSource("d" * 32, "models/d/", (), False)
 
@@ -24,7 +24,13 @@ def described(**parameters: Any) -> RunDescription:
 
 def test_a_retried_flow_run_has_the_same_run():
     when = datetime(2026, 3, 1, 4, 5, 6, tzinfo=UTC)
-    assert runs.name_of("0f3b9d1c-2222-4444-8888-000000000000", when) == "20260301-040506-0f3b9d"
+    assert naming.name_of("0f3b9d1c-2222-4444-8888-000000000000", when) == "20260301-040506-0f3b9d"
+
+
+def test_a_flow_run_that_resumes_a_run_works_on_that_one():
+    when = datetime(2026, 3, 1, 4, 5, 6, tzinfo=UTC)
+    assert naming.run_of("0f3b9d1c-2222", when, {"run": "r1"}) == "r1"
+    assert naming.run_of("0f3b9d1c-2222", when, {"run": None}) == "20260301-040506-0f3b9d"
 
 
 def test_only_fields_that_were_given_count_as_set():
