@@ -71,7 +71,9 @@ def service(
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
         "PREFECT_SERVER_UI_ENABLED": "true",
         "PREFECT_CLI_PROMPT": "false",
-        "PREFECT_WORKER_QUERY_SECONDS": "1",
+        "PREFECT_WORKER_QUERY_SECONDS": "2",
+        # Six tries with doubling pauses outlast a restart of the server (two minutes).
+        "PREFECT_CLIENT_MAX_RETRIES": "6",
         "PREFECT_LOGGING_EXTRA_LOGGERS": "driftline",
         "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{layout.data('prefect') / 'prefect.db'}",
     }

@@ -20,6 +20,7 @@ from infra.supervisor import tail
 DEPLOY_DEADLINE_S = 300.0
 PATIENCE_S = 60.0
 UNFINISHED = ("RUNNING", "PENDING", "CANCELLING")
+CUT_OFF = "The local stack was stopped while this run was under way."
 
 
 def create_pools(layout: Layout, state: StackState) -> None:
@@ -72,7 +73,7 @@ def settle_cut_off_runs(state: StackState) -> list[str]:
     runs: list[dict[str, Any]] = web.send(
         "POST", f"{state.ports.prefect_api}/flow_runs/filter", query, patience_s=PATIENCE_S
     )
-    crashed = {"type": "CRASHED", "message": "The local stack was stopped while this run was under way."}
+    crashed = {"type": "CRASHED", "message": CUT_OFF}
     for run in runs:
         address = f"{state.ports.prefect_api}/flow_runs/{run['id']}/set_state"
         web.send("POST", address, {"state": crashed, "force": True}, patience_s=PATIENCE_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from driftline.errors import StackError
 from infra import flow_server
@@ -14,6 +15,7 @@ from infra.supervisor import ProcessState, SupervisorClient, tail
 from infra.web import answers
 
 POLL_S = 0.25
+QUIET_S = 60.0
 CLOCK_SLACK_S = 1.0
 """supervisord reports starts in whole seconds."""
 
@@ -57,10 +59,24 @@ def part_status(part: Part, state: ProcessState | None, online: Mapping[str, flo
         return PartStatus(part.name, state.state.lower(), False, state.detail, part.address, 0)
     if part.kind == "server":
         trouble = answers(part.health)
+    elif part.kind == "keeper":
+        trouble = _quiet(Path(part.health), state.started_unix)
     else:
         heard = online.get(part.name, 0.0) >= state.started_unix - CLOCK_SLACK_S
         trouble = "" if heard else "Prefect has not heard from it yet"
     return PartStatus(part.name, "running", not trouble, trouble or "ok", part.address, state.pid)
+
+
+def _quiet(sign: Path, started_unix: float) -> str:
+    """Empty if a program has touched its sign since its start, and not long ago."""
+    try:
+        touched_unix = sign.stat().st_mtime
+    except OSError:
+        touched_unix = 0.0
+    if touched_unix < started_unix - CLOCK_SLACK_S:
+        return "it has not looked at the flow runs yet"
+    quiet_s = time.time() - touched_unix
+    return f"it has not looked at the flow runs for {quiet_s:.0f} s" if quiet_s > QUIET_S else ""
 
 
 def wait_ready(

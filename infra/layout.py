@@ -78,6 +78,10 @@ class Layout:
     def log(self, part: str) -> Path:
         return self.logs / f"{part}.log"
 
+    def sign(self, part: str) -> Path:
+        """File whose time shows that a program of the stack is at work."""
+        return self.sockets / f"{part}.sign"
+
     def data(self, part: str) -> Path:
         return self.root / part
 

@@ -6,6 +6,7 @@
 | mlflow         | tracking server and its page         |         |
 | prefect        | API, scheduler and page              |         |
 | worker-<pool>  | one process worker for each pool     | prefect |
+| flow-keeper    | looks after flow runs that were cut  | prefect |
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from infra.ports import HOST
 POOLS = ("cpu-env", "rollout-gpu", "train-gpu")
 SERVERS = ("seaweedfs", "mlflow", "prefect")
 WORKERS = tuple(f"worker-{pool}" for pool in POOLS)
+KEEPER = "flow-keeper"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,8 @@ class Part:
     address: str
     """Where a person finds it: a URL, or the pool it works for."""
     health: str
-    """URL that answers 200 when it works; for a worker, its name."""
-    kind: Literal["server", "worker"]
+    """URL that answers 200 when it works; for a worker, its name; for the keeper, the file that it touches."""
+    kind: Literal["server", "worker", "keeper"]
     stop_s: int
     """Seconds between SIGTERM and SIGKILL."""
 
@@ -41,7 +43,7 @@ class Part:
 def parts(layout: Layout, state: StackState) -> dict[str, Part]:
     """All parts by name, in the order in which they are shown."""
     servers = (_seaweedfs(layout, state), _mlflow(layout, state), _prefect(state))
-    return {part.name: part for part in (*servers, *map(_worker, POOLS))}
+    return {part.name: part for part in (*servers, *map(_worker, POOLS), _keeper(layout))}
 
 
 def program(name: str) -> str:
@@ -49,10 +51,15 @@ def program(name: str) -> str:
     return str(Path(sys.executable).parent / name)
 
 
+def _launched(name: str, *command: str) -> tuple[str, ...]:
+    """The command of a server that may be killed: it first ends what is left of an earlier start."""
+    return (sys.executable, "-m", "infra.launch", name, *command)
+
+
 def _seaweedfs(layout: Layout, state: StackState) -> Part:
     ports = state.ports
-    command = (
-        program("weed"), "server",
+    command = _launched(
+        "seaweedfs", program("weed"), "server",
         f"-dir={layout.data('seaweedfs')}", f"-ip={HOST}", f"-ip.bind={HOST}",
         f"-master.port={ports.master}", f"-master.port.grpc={ports.master_grpc}",
         "-master.volumeSizeLimitMB=256", "-master.telemetry=false",
@@ -70,8 +77,8 @@ def _seaweedfs(layout: Layout, state: StackState) -> Part:
 
 def _mlflow(layout: Layout, state: StackState) -> Part:
     ports = state.ports
-    command = (
-        program("mlflow"), "server", "--host", HOST, "--port", str(ports.mlflow), "--workers", "1",
+    command = _launched(
+        "mlflow", program("mlflow"), "server", "--host", HOST, "--port", str(ports.mlflow), "--workers", "1",
         "--backend-store-uri", f"sqlite:///{layout.data('mlflow') / 'mlflow.db'}",
         "--artifacts-destination", f"s3://{state.bucket}/mlflow",
     )  # fmt: skip
@@ -80,8 +87,9 @@ def _mlflow(layout: Layout, state: StackState) -> Part:
 
 def _prefect(state: StackState) -> Part:
     ports = state.ports
-    command = (
-        sys.executable, "-m", "infra.prefect_server", "server", "start", "--host", HOST, "--port", str(ports.prefect),
+    command = _launched(
+        "prefect", sys.executable, "-m", "infra.prefect_server", "server", "start",
+        "--host", HOST, "--port", str(ports.prefect),
     )  # fmt: skip
     return Part("prefect", command, ports.prefect_page, f"{ports.prefect_api}/health", "server", stop_s=8)
 
@@ -93,3 +101,8 @@ def _worker(pool: str) -> Part:
         "--install-policy", "never", "--no-create-pool-if-not-found",
     )  # fmt: skip
     return Part(name, command, f"work pool {pool}", name, "worker", stop_s=10)
+
+
+def _keeper(layout: Layout) -> Part:
+    command = (sys.executable, "-m", "infra.flow_keeper")
+    return Part(KEEPER, command, "all work pools", str(layout.sign(KEEPER)), "keeper", stop_s=3)

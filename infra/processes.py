@@ -88,11 +88,16 @@ def _wait_all(processes: Iterable[psutil.Process], deadline_s: float) -> list[ps
     return alive
 
 
-def _carries(process: psutil.Process, root: Path) -> bool:
+def variable(process: psutil.Process, name: str) -> str | None:
+    """A variable of the environment that a process was started with; None where it is not set, or not to be seen."""
     try:
-        return process.environ().get(STACK_VARIABLE) == str(root) and _alive(process)
+        return process.environ().get(name)
     except (psutil.Error, OSError):
-        return False
+        return None
+
+
+def _carries(process: psutil.Process, root: Path) -> bool:
+    return variable(process, STACK_VARIABLE) == str(root) and _alive(process)
 
 
 def _alive(process: psutil.Process) -> bool:

@@ -7,6 +7,7 @@ Starting waits for everything at once, and every wait has a deadline:
 | supervisord                   | it answers on its socket           | it ends; 30 s                        |
 | each server                   | its health URL answers 200         | its process dies; `start_deadline_s` |
 | each worker (prefect is up)   | Prefect has heard from it          | its process dies; `start_deadline_s` |
+| the flow keeper               | it has looked at the flow runs     | its process dies; `start_deadline_s` |
 | deployments (prefect is up)   | `prefect deploy --all` ends with 0 | it ends otherwise; 300 s             |
 
 A start that fails takes down what it started and says why, with the last lines of the log. Only one `up` or
@@ -40,7 +41,7 @@ from infra.layout import (
     write_private,
     write_state,
 )
-from infra.parts import SERVERS, WORKERS, parts
+from infra.parts import KEEPER, SERVERS, WORKERS, parts
 from infra.supervisor import SupervisorClient
 
 SUPERVISOR_STOP_S = 30.0
@@ -126,7 +127,8 @@ def _bring_up(layout: Layout, state: StackState, options: StartOptions, say: Say
     if options.deploy:
         seconds = flow_server.deploy(layout, state)
         say("deployments are up to date" if seconds is None else f"deployments are registered ({seconds:.0f} s)")
-    wait_ready(client, layout, state, [known[name] for name in ("mlflow", *WORKERS)], until, say)
+    _start(client, [KEEPER])
+    wait_ready(client, layout, state, [known[name] for name in ("mlflow", *WORKERS, KEEPER)], until, say)
 
 
 def _start(client: SupervisorClient, names: Sequence[str]) -> None:
@@ -182,11 +184,12 @@ def _clear_remains(layout: Layout, say: Say) -> None:
 
 
 def _take_down(layout: Layout) -> list[processes.Ended]:
-    """Workers first, then their flow runs, then the servers which those still need, then whatever is left."""
+    """What would start flow runs anew first, then their processes, then the servers which those still need."""
     ended: list[processes.Ended] = []
     if is_running(layout):
         client = SupervisorClient(layout)
         with contextlib.suppress(StackError):
+            client.stop([KEEPER], deadline_s=SUPERVISOR_STOP_S)
             client.stop(WORKERS, deadline_s=SUPERVISOR_STOP_S)
             ended += processes.end(_flow_processes(layout, client))
             client.stop(SERVERS, deadline_s=SUPERVISOR_STOP_S)

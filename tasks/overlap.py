@@ -31,13 +31,11 @@ PROGRESS_PATIENCE_S = 2.0
 
 def plans(run: str, params: RunParameters) -> list[Plan]:
     """The flow runs that work for a run: one trainer, which leads, and the rollout cells."""
-    restarts = params.limits.flow_run_restarts
-    trainer = Plan(TRAINING, {"run": run}, f"trainer-of-{run}", leads=True, restarts=restarts)
+    again = params.limits.flow_run_restarts
+    trainer = Plan(TRAINING, {"run": run}, f"trainer-of-{run}", leads=True, restarts=again)
     names = [f"c{index}" for index in range(params.rollout.cells)]
-    return [
-        trainer,
-        *(Plan(ROLLOUT, {"run": run, "cell": c}, f"cell-{c}-of-{run}", leads=False, restarts=restarts) for c in names),
-    ]
+    cells = [Plan(ROLLOUT, {"run": run, "cell": c}, f"cell-{c}-of-{run}", leads=False, restarts=again) for c in names]
+    return [trainer, *cells]
 
 
 async def roll_out_and_train(run: str, params: RunParameters) -> None:

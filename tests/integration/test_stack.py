@@ -20,7 +20,7 @@ from driftline.params import Settings
 from driftline.store.client import S3Store, probe_conditional_writes
 from infra import buckets, flow_server, health, processes, stack
 from infra.layout import Layout, StackState, credentials, read_state
-from infra.parts import SERVERS, WORKERS, Part, parts
+from infra.parts import KEEPER, SERVERS, WORKERS, Part, parts
 from infra.stack import StartOptions
 from infra.supervisor import SupervisorClient
 
@@ -35,6 +35,7 @@ class Page(http.server.BaseHTTPRequestHandler):
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Page).serve_forever()
 """
 WORK = "import time; time.sleep(600)"
+KEEP = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
 DIE = "import sys; print('the reason why'); sys.exit(3)"
 HANG = "import time; time.sleep(600)"
 
@@ -59,19 +60,27 @@ def layout(tmp_path: Path) -> Iterator[Layout]:
 @pytest.fixture
 def codes(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Replaces every part by a small program; a test may change the program of one."""
-    programs = dict.fromkeys(SERVERS, SERVE) | dict.fromkeys(WORKERS, WORK)
+    programs = dict.fromkeys(SERVERS, SERVE) | dict.fromkeys(WORKERS, WORK) | {KEEPER: KEEP}
 
     def stand_ins(layout: Layout, state: StackState) -> dict[str, Part]:
         ports = {"seaweedfs": state.ports.s3, "mlflow": state.ports.mlflow, "prefect": state.ports.prefect}
         return {
             name: Part(
                 name,
-                (sys.executable, "-c", code_file(layout, name, programs[name]), str(ports.get(name, ""))),
-                "", f"http://127.0.0.1:{ports[name]}/" if name in ports else name,
-                "server" if name in ports else "worker", 2,
+                (
+                    sys.executable, "-c", code_file(layout, name, programs[name]),
+                    str(ports.get(name, layout.sign(name))),
+                ),
+                "", health_of(layout, ports, name),
+                "server" if name in ports else "keeper" if name == KEEPER else "worker", 2,
             )
             for name in programs
         }  # fmt: skip
+
+    def health_of(layout: Layout, ports: Mapping[str, int], name: str) -> str:
+        if name in ports:
+            return f"http://127.0.0.1:{ports[name]}/"
+        return str(layout.sign(name)) if name == KEEPER else name
 
     def code_file(layout: Layout, name: str, code: str) -> str:
         path = layout.root / f"{name}.py"
@@ -254,7 +263,7 @@ def test_the_whole_stack_works_and_nothing_is_left_of_it_after_its_supervisor_wa
 ) -> None:
     state = start(layout, deadline_s=400)
     rows = health.status(layout, state)
-    assert {row.name for row in rows} == {*SERVERS, *WORKERS}
+    assert {row.name for row in rows} == {*SERVERS, *WORKERS, KEEPER}
     assert all(row.healthy and row.pid for row in rows), rows
     assert_only_loopback(layout)
     assert_store_works(layout, state, monkeypatch)

@@ -11,6 +11,7 @@ runs/<run>/checkpoints/<step>-<epoch>/...            DeepSpeed state; manifest.j
 runs/<run>/offsets/<cell>.json                       OffsetReport
 runs/<run>/timeline/<process>/<seq>.json             list of Span
 runs/<run>/evaluation/<version>.json                 EvaluationResult
+runs/<run>/resumptions/<n>.json                      claim of the n-th resumption   conditional put
 runs/<run>/model/...                                 the final policy, a model directory
 models/<digest>/...                                  base models, by content; manifest.json (ModelSource) last
 tasksets/<name>/<version>/{manifest.json,tasks.parquet}, tasksets/<name>/HEAD
@@ -114,6 +115,16 @@ def evaluations_prefix(run: str) -> str:
 def evaluation(run: str, version: int) -> str:
     """Key of the evaluation of a policy version."""
     return f"{evaluations_prefix(run)}{version:06d}.json"
+
+
+def resumptions_prefix(run: str) -> str:
+    """Prefix of the claims of a run's resumptions."""
+    return f"{run_prefix(run)}resumptions/"
+
+
+def resumption(run: str, number: int) -> str:
+    """Key of the claim of a run's n-th resumption, counted from 1."""
+    return f"{resumptions_prefix(run)}{number:04d}.json"
 
 
 def final_model_prefix(run: str) -> str:

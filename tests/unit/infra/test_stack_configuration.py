@@ -10,7 +10,7 @@ from driftline.errors import StackError
 from driftline.params import Settings
 from infra import environment, supervisor
 from infra.layout import Credentials, Layout, Ports, StackState
-from infra.parts import POOLS, SERVERS, WORKERS, parts
+from infra.parts import KEEPER, POOLS, SERVERS, WORKERS, parts
 
 STATE = StackState(Ports(4200, 5000, 8333, *range(21800, 21807)), "driftline")
 PAIR = Credentials("ACCESSKEY", "sec'ret key")
@@ -34,7 +34,7 @@ def service(layout: Layout, inherited: dict[str, str]) -> dict[str, str]:
 def test_every_part_is_supervised_and_ended_with_its_whole_group(layout: Layout) -> None:
     found = written(layout)
     programs = {name.removeprefix("program:") for name in found.sections() if name.startswith("program:")}
-    assert programs == {*SERVERS, *WORKERS}
+    assert programs == {*SERVERS, *WORKERS, KEEPER}
     for name in programs:
         section = found[f"program:{name}"]
         assert section["stopasgroup"] == section["killasgroup"] == section["autorestart"] == "true"
@@ -107,7 +107,7 @@ def test_the_parts_know_the_stack_and_send_nothing_home(layout: Layout) -> None:
         "DO_NOT_TRACK": "1",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "HF_HUB_OFFLINE": "1",
-        "PREFECT_WORKER_QUERY_SECONDS": "1",
+        "PREFECT_WORKER_QUERY_SECONDS": "2",
         "PREFECT_LOGGING_EXTRA_LOGGERS": "driftline",
         "SPT_NOENV": "1",
     }
