@@ -6,6 +6,7 @@
 
 PYTHON ?= $(firstword $(shell command -v python3.11) python3)
 BIN := .venv/bin
+KILLS ?= 50
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
@@ -29,8 +30,9 @@ test: setup lint type imports
 test-all: setup lint type imports
 	$(PYTEST) -m "not gpu"
 
+# Kills at a stack of its own, for most of an hour; the last line is JSON.
 faults: setup
-	$(PYTEST) -m "not gpu" tests/faults
+	@$(BIN)/python -m tests.faults.kills --kills $(KILLS) --steps 40
 
 # Needs torch and pytest alone; on a GPU machine it takes the Python it is given, not the locked environment.
 GPU_PYTHON ?= python3

@@ -30,7 +30,10 @@ PROGRESS_PATIENCE_S = 2.0
 
 
 def plans(run: str, params: RunParameters) -> list[Plan]:
-    """The flow runs that work for a run: one trainer, which leads, and the rollout cells."""
+    """The flow runs that work for a run: one trainer, which leads, and the rollout cells.
+
+    Their names are those that the flows give themselves: what an earlier parent has left is found by them.
+    """
     again = params.limits.flow_run_restarts
     trainer = Plan(TRAINING, {"run": run}, f"trainer-of-{run}", leads=True, restarts=again)
     names = [f"c{index}" for index in range(params.rollout.cells)]
@@ -62,10 +65,9 @@ async def roll_out_and_train(run: str, params: RunParameters) -> None:
 
 async def evaluate_on_pool(run: str, params: RunParameters, versions: list[int]) -> None:
     """Run the evaluation of some policy versions on the rollout pool, and wait for it."""
-    shown = "-".join(map(str, versions))
     arguments = {"run": run, "versions": versions}
-    name, restarts = f"evaluate-{shown}-of-{run}", params.limits.flow_run_restarts
-    wanted = [Plan(EVALUATION, arguments, name, leads=True, restarts=restarts)]
+    again = params.limits.flow_run_restarts
+    wanted = [Plan(EVALUATION, arguments, f"evaluation-of-{run}", leads=True, restarts=again)]
     async with PrefectFlowRuns() as flow_runs:
         await end_left_over(flow_runs, wanted)
         await run_together(flow_runs, wanted)

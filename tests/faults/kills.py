@@ -1,0 +1,327 @@
+"""Kills at a real stack, and counts what its runs have kept: `python -m tests.faults.kills --kills 50 --json FILE`
+
+The harness only kills, with SIGKILL and at moments drawn from a seed; what restarts is the product. Several runs
+share the kills: each goes on to its last step, then everything is counted from its objects in S3 alone (see
+`verification`). One run has real vLLM engines, the others scripted ones, whose cells start quickly. The last line of
+the output is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from driftline.errors import DriftlineError, ObjectMissing, StackError
+from driftline.params import Settings, settings
+from driftline.records import Head
+from driftline.store.client import open_store
+from driftline.store.run_store import RunStore
+from infra import stack, web
+from infra.layout import Layout, StackState
+from tasks.naming import run_of
+from tests.faults import targets
+from tests.faults.verification import Findings, Observer, verify
+
+log = logging.getLogger("kills")
+
+ROOT = Path(__file__).resolve().parents[2]
+CLASSES = ("engine", "cell", "trainer", "trainer-flow", "parent-flow", "worker", "seaweedfs", "mlflow", "prefect")
+"""What the issue of being killed is about; each gets its share of the kills."""
+BESIDES = ("cell-flow", "keeper")
+"""Killed now and then as well."""
+RECOVERY_S = 300.0
+"""How long a run may take to its next step after a kill."""
+HASTE = 0.2
+"""How often a kill does not wait until the one before is overcome."""
+FIRST_STEP_S = 400.0
+END_S = 600.0
+DEPLOYMENT = "post-training/local"
+PLENTY = {
+    "cell_restarts": 100,
+    "trainer_restarts": 100,
+    "flow_run_restarts": 100,
+    "resumptions": 100,
+    "failed_groups": 400,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to do."""
+
+    kills: int
+    steps: int
+    seed: int
+    kills_a_run: int
+    publication: str | None
+    learning_rate: float
+    work_dir: Path
+
+
+@dataclass
+class Tally:
+    """What was done, and what came of it."""
+
+    findings: Findings = field(default_factory=Findings)
+    kills: Counter[str] = field(default_factory=Counter[str])
+    recoveries: dict[str, list[float]] = field(default_factory=lambda: defaultdict[str, list[float]](list))
+    runs: list[str] = field(default_factory=list[str])
+    metrics_missing: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+
+def parameters(options: Options, engine: str, seed: int) -> dict[str, Any]:
+    """A small run: a tiny model, short episodes, rewards by chance."""
+    scripted = engine == "scripted"
+    training: dict[str, Any] = {"steps": options.steps, "learning_rate": options.learning_rate}
+    found: dict[str, Any] = {
+        "seed": seed,
+        "model": {"hidden_size": 32, "layers": 2, "heads": 2, "warm_start_steps": 4, "warm_start_batch": 4},
+        "environment": {
+            "id": "tests.support.environments:Dice", "task_set": "faults", "train_tasks": 64, "held_out_tasks": 4,
+        },
+        "rollout": {"group_size": 4, "groups_per_step": 4, "cells": 2 if scripted else 1, "lease_s": 8},
+        "overlap": {"lead_groups": 4},
+        "engine": {"backend": engine, "max_model_len": 128, "max_num_seqs": 32},
+        "training": training,
+        "limits": PLENTY,
+        "tracking": {"experiment": "faults", "registered_model": "faults", "traces_every_steps": 0},
+    }  # fmt: skip
+    if options.publication is not None:
+        found["publication"] = json.loads(options.publication)
+    return found
+
+
+def plan(options: Options, rng: Random) -> list[tuple[str, list[str]]]:
+    """The runs: engine backend, and the kinds of process to kill in it, in order. Each class has its share."""
+    share = [name for name in CLASSES for _ in range(options.kills // (len(CLASSES) + 1))]
+    rest = [*BESIDES, *CLASSES[1:]]
+    while len(share) < options.kills:
+        share.append(rest[(len(share)) % len(rest)])
+    engines = [name for name in share if name == "engine"]
+    others = [name for name in share if name != "engine"]
+    rng.shuffle(others)
+    # Engines are killed in a run of their own, with a few others among them.
+    beside = max(0, options.kills_a_run - len(engines))
+    mixed, others = [*engines, *others[:beside]], others[beside:]
+    rng.shuffle(mixed)
+    per_run = options.kills_a_run
+    runs = [("scripted", others[start : start + per_run]) for start in range(0, len(others), per_run)]
+    return [*runs, ("vllm", mixed)] if engines else runs
+
+
+class Harness:
+    """Starts runs on a stack, kills at them, and counts."""
+
+    def __init__(self, options: Options, layout: Layout, state: StackState) -> None:
+        self._options = options
+        self._layout = layout
+        self._api = state.ports.prefect_api
+        self._rng = Random(options.seed)
+        self.tally = Tally()
+
+    def carry_out(self) -> None:
+        """All runs and all kills."""
+        for number, (engine, kinds) in enumerate(plan(self._options, self._rng)):
+            run = self._start(engine, number)
+            self.tally.runs.append(run)
+            log.info("run %s (%s): %s", run, engine, ", ".join(kinds))
+            observer = Observer(RunStore(open_store(settings(), patience_s=5.0), run))
+            try:
+                self._kill_at(observer, kinds)
+                self._wait_for_end(run)
+            finally:
+                observer.stop()
+            found = verify(
+                RunStore(open_store(settings()), run), observer.committed, expected_steps=self._options.steps
+            )
+            found.notes += observer.doubles
+            log.info("run %s: %s", run, found)
+            self.tally.findings += found
+            self.tally.metrics_missing += metrics_missing(run, self._options.steps)
+
+    def _start(self, engine: str, number: int) -> str:
+        deployment = self._ask("GET", f"deployments/name/{DEPLOYMENT}")
+        document = {
+            "parameters": {"params": parameters(self._options, engine, self._options.seed + number)},
+            "name": f"faults-{number}",
+            "state": {"type": "SCHEDULED"},
+        }
+        made = self._ask("POST", f"deployments/{deployment['id']}/create_flow_run", document)
+        return run_of(made["id"], datetime.fromisoformat(made["expected_start_time"]), {})
+
+    def _kill_at(self, observer: Observer, kinds: Sequence[str]) -> None:
+        last = self._options.steps - 1
+        self._until(lambda head: head.step >= 1, observer, FIRST_STEP_S, "the first step")
+        for kind in kinds:
+            hasty = self._rng.random() < HASTE
+            time.sleep(self._rng.uniform(0.0, 3.0))
+            before = observer.head
+            assert before is not None
+            if before.step >= last:
+                log.info("the run is nearly over: no kill of %s", kind)
+                return
+            if not self._kill(kind):
+                log.warning("nothing to kill: %s", kind)
+                continue
+            self.tally.kills[kind] += 1
+            if hasty:
+                continue
+            began = time.monotonic()
+            takes_role = kind in ("trainer", "trainer-flow", "parent-flow")
+            self._until(partial(overcome, before, takes_role), observer, RECOVERY_S, f"a step after {kind}")
+            self.tally.recoveries[kind].append(time.monotonic() - began)
+            log.info("%s: next step after %.1f s", kind, time.monotonic() - began)
+
+    def _kill(self, kind: str) -> bool:
+        """Kill one of a kind; waits until there is one."""
+        until = time.monotonic() + 90
+        while time.monotonic() < until:
+            killed = targets.kill(self._layout.root, kind, self._rng)
+            if killed is not None:
+                log.info("killed %s: %s", kind, killed)
+                return True
+            time.sleep(0.5)
+        return False
+
+    def _until(self, condition: Any, observer: Observer, deadline_s: float, what: str) -> None:
+        until = time.monotonic() + deadline_s
+        while True:
+            head: Head | None = observer.head
+            if head is not None and (condition(head) or head.state == "finished"):
+                return
+            if head is not None and head.state != "running":
+                raise AssertionError(f"the run has {head.state}: {head.reason}")
+            if time.monotonic() > until:
+                raise TimeoutError(f"{what} did not come within {deadline_s:.0f} s: head {head}")
+            time.sleep(0.05)
+
+    def _wait_for_end(self, run: str) -> None:
+        """Until the last flow run of the run has completed: training, evaluation, registration, report."""
+        until = time.monotonic() + END_S
+        while time.monotonic() < until:
+            with suppress(StackError):
+                rows = self._ask("POST", "flow_runs/filter", {"flows": {"name": {"any_": ["post-training"]}}})
+                mine = [row for row in rows if _run(row) == run]
+                last = max(mine, key=lambda row: row["expected_start_time"])
+                if last["state_type"] == "COMPLETED":
+                    return
+                if last["state_type"] in ("FAILED", "CANCELLED"):
+                    raise AssertionError(f"the flow run ended as {last['state_type']}: {last['state']['message']}")
+            time.sleep(1.0)
+        raise TimeoutError(f"run {run} did not complete within {END_S:.0f} s of its last kill")
+
+    def _ask(self, method: str, path: str, document: Any = None) -> Any:
+        return web.send(method, f"{self._api}/{path}", document, patience_s=120)
+
+
+def overcome(before: Head, takes_role: bool, head: Head) -> bool:
+    """Whether a kill is overcome: another step is committed; where the trainer has to come back, by the new one."""
+    return head.step > before.step and (head.epoch > before.epoch or not takes_role)
+
+
+def _run(row: Mapping[str, Any]) -> str:
+    return run_of(row["id"], datetime.fromisoformat(row["expected_start_time"]), row["parameters"])
+
+
+def metrics_missing(run: str, steps: int) -> int:
+    """Steps whose loss has not reached MLflow."""
+    from mlflow import MlflowClient
+
+    description = RunStore(open_store(settings()), run).describe()
+    uri = settings().mlflow_uri
+    if uri is None or description.mlflow_run is None:
+        return 0
+    history = MlflowClient(tracking_uri=uri).get_metric_history(description.mlflow_run, "train/loss")
+    return len(set(range(1, steps + 1)) - {point.step for point in history})
+
+
+def result(tally: Tally) -> dict[str, Any]:
+    """The last line."""
+    found = tally.findings
+    return {
+        "kills": sum(tally.kills.values()),
+        "steps": found.steps,
+        "groups_lost": found.groups_lost,
+        "groups_twice": found.groups_twice + found.members_twice,
+        "steps_lost": found.steps_lost,
+        "ledger_balances": found.ledger_balances,
+        "versions_wrong": found.versions_wrong,
+        "groups_trained": found.groups_trained,
+        "groups_given_up": found.groups_given_up,
+        "metrics_missing": tally.metrics_missing,
+        "runs": len(tally.runs),
+        "kills_by_class": dict(tally.kills),
+        "recovery_p50_s": {name: round(statistics.median(s), 1) for name, s in tally.recoveries.items()},
+        "recovery_max_s": {name: round(max(s), 1) for name, s in tally.recoveries.items()},
+        "notes": found.notes[:20],
+        "seconds": round(time.monotonic() - tally.began),
+    }
+
+
+@contextmanager
+def running_stack(work_dir: Path) -> Any:
+    """A stack of its own, on ports and with data of its own; nothing of it is left."""
+    layout = Layout.of(work_dir, ROOT)
+    wanted = Settings(prefect_port=24600, mlflow_port=25600, s3_port=28600)  # pyright: ignore[reportCallIssue]
+    try:
+        state = stack.up(layout, wanted, stack.StartOptions(auto_ports=True, start_deadline_s=500), log.info)
+        os.environ.update(stack.connection(layout) or {})
+        settings.cache_clear()
+        yield layout, state
+    finally:
+        stack.down(layout)
+
+
+def main() -> int:
+    """Parse the command line, kill, count; the exit code says whether anything was lost."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("driftline.store.client").setLevel(logging.ERROR)
+    parser = argparse.ArgumentParser(description="Kill at runs of a real stack, and count what they keep.")
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=40, help="of each run")
+    parser.add_argument("--kills-a-run", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--publication", default=None, help="the section `publication` of the parameters, as JSON")
+    parser.add_argument("--learning-rate", type=float, default=3e-4)
+    parser.add_argument("--json", type=Path, default=None, help="file for the figures")
+    parser.add_argument("--work-dir", type=Path, default=None, help="directory of the stack; it is kept")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="driftline-faults-") as folder:
+        work_dir = (given.work_dir or Path(folder)).resolve()
+        options = Options(
+            given.kills, given.steps, given.seed, given.kills_a_run, given.publication, given.learning_rate, work_dir
+        )
+        with running_stack(work_dir) as (layout, state):
+            harness = Harness(options, layout, state)
+            failure: Exception | None = None
+            try:
+                harness.carry_out()
+            except (AssertionError, TimeoutError, DriftlineError, ObjectMissing) as error:
+                log.exception("the kills were not carried out to their end")
+                failure = error
+            found = result(harness.tally) | ({"failure": str(failure)} if failure else {})
+    line = json.dumps(found)
+    if given.json is not None:
+        given.json.write_text(line + "\n")
+    print(line)
+    return 0 if failure is None and harness.tally.findings.clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
