@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import psutil
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
@@ -25,9 +28,9 @@ from prefect.workers.process import ProcessWorker
 from driftline.errors import ConfigurationError, ProcessFailed
 from tasks import lifeline
 from tasks.flow_runs import PrefectFlowRuns
-from tasks.supervision import Child, Plan, run_together
+from tasks.supervision import Child, Plan, end_all, run_together
 from tests.flows import family
-from tests.support.processes import all_gone
+from tests.support.processes import alive, all_gone
 
 POOL = "family"
 PULL = [{"prefect.deployments.steps.set_working_directory": {"directory": "{{ $DRIFTLINE_HOME }}"}}]
@@ -70,8 +73,8 @@ class Witness(PrefectFlowRuns):
         await super().cancel(child)
 
 
-def working(name: str, folder: Path) -> Plan:
-    return Plan("works/test", {"pids": str(folder / name)}, name, leads=True)
+def working(name: str, folder: Path, restarts: int = 0) -> Plan:
+    return Plan("works/test", {"pids": str(folder / name)}, name, leads=True, restarts=restarts)
 
 
 async def pids(folder: Path, *names: str) -> list[int]:
@@ -98,6 +101,40 @@ async def test_a_child_that_fails_takes_its_sibling_along_within_15_seconds(work
         assert time.monotonic() - runs.told_to_end < 15
         assert await phases(runs, runs.children) == {"sibling": "cancelled", "failing": "failed"}
         assert await all_gone(await pids(tmp_path, "sibling"))
+
+
+async def test_a_child_whose_process_is_killed_is_started_again_and_its_sibling_goes_on(worker: None, tmp_path: Path):
+    async with Witness() as runs:
+
+        @flow
+        async def parent() -> None:
+            await run_together(runs, [working("killed", tmp_path, restarts=1), working("sibling", tmp_path)])
+
+        running = asyncio.create_task(parent())
+        before = await pids(tmp_path, "killed", "sibling")
+        (tmp_path / "killed").unlink()
+        os.kill(psutil.Process(before[0]).ppid(), signal.SIGKILL)
+        again = await pids(tmp_path, "killed")
+        for left in before[:2]:  # they have no lifeline, unlike cells and trainers
+            os.kill(left, signal.SIGKILL)
+        assert [child.plan.name for child in runs.children] == ["killed", "sibling", "killed"]
+        assert alive(before[2:]) == before[2:]
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert await phases(runs, runs.children[1:]) == {"sibling": "cancelled", "killed": "cancelled"}
+        assert await all_gone([*before, *again])
+
+
+async def test_what_an_earlier_parent_has_left_is_found_by_name(worker: None, tmp_path: Path):
+    async with Witness() as runs:
+        left = await runs.start(working("left", tmp_path))
+        watched = await pids(tmp_path, "left")
+        found = await runs.left_over([working("left", tmp_path), working("never", tmp_path)])
+        assert [child.id for child in found] == [left.id]
+        await end_all(runs, found)
+        assert await runs.left_over([working("left", tmp_path)]) == []
+        assert await all_gone(watched)
 
 
 async def test_a_cancelled_parent_leaves_neither_flow_runs_nor_processes(worker: None, tmp_path: Path):
