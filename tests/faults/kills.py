@@ -182,7 +182,7 @@ class Harness:
             self.tally.kills[kind] += 1
             if hasty:
                 continue
-            began = time.monotonic()
+            began, before = time.monotonic(), observer.head
             takes_role = kind in ("trainer", "trainer-flow", "parent-flow")
             self._until(partial(overcome, before, takes_role), observer, RECOVERY_S, f"a step after {kind}")
             self.tally.recoveries[kind].append(time.monotonic() - began)
