@@ -144,10 +144,7 @@ def train(run_store: RunStore, params: RunParameters, folder: Path, victim: Call
             victim()
 
     group, lease = FakeGroup(), run_store.take_epoch()
-    loop = TrainingLoop(
-        run_store, lease, params, group, NullSink(), model_dir=folder, scratch=folder / "scratch", emit=told
-    )
-    loop.run()
+    TrainingLoop(run_store, lease, params, group, NullSink(), scratch=folder / "scratch", emit=told).run()
 
 
 def main() -> None:

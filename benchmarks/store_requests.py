@@ -88,7 +88,6 @@ def train(seaweed: Seaweed, run: str, params: RunParameters, folder: Path) -> li
             params,
             FakeGroup(),
             NullSink(),
-            model_dir=folder,
             scratch=folder / f"scratch-{run}",
             emit=lambda event: None,
         )

@@ -182,7 +182,7 @@ class Harness:
             self.tally.kills[kind] += 1
             if hasty:
                 continue
-            began, before = time.monotonic(), observer.head
+            began, before = time.monotonic(), observer.head or before
             takes_role = kind in ("trainer", "trainer-flow", "parent-flow")
             self._until(partial(overcome, before, takes_role), observer, RECOVERY_S, f"a step after {kind}")
             self.tally.recoveries[kind].append(time.monotonic() - began)
@@ -262,6 +262,9 @@ def result(tally: Tally) -> dict[str, Any]:
         "steps_lost": found.steps_lost,
         "ledger_balances": found.ledger_balances,
         "versions_wrong": found.versions_wrong,
+        "deltas": found.deltas,
+        "longest_chain": found.longest_chain,
+        "tokens_lost": found.tokens_lost,
         "groups_trained": found.groups_trained,
         "groups_given_up": found.groups_given_up,
         "metrics_missing": tally.metrics_missing,

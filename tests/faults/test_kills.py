@@ -138,6 +138,7 @@ async def test_five_kills_lose_nothing(seaweed: Seaweed, run_store: RunStore):
     assert observer.doubles == []
     assert (found.steps, found.steps_lost, found.groups_lost, found.groups_twice) == (STEPS, 0, 0, 0), found
     assert (found.members_twice, found.versions_wrong) == (0, 0), found
+    assert found.ledger_balances, found.notes
     assert found.groups_trained == 2 * STEPS
     epochs = {record.epoch for record in run_store.steps()}
     assert len(epochs) >= 3, "two trainers were killed, so three have committed steps"

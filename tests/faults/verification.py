@@ -43,6 +43,12 @@ class Findings:
     """(group, member, attempt) that two objects hold."""
     versions_wrong: int = 0
     """Policy versions whose bytes, or whose place between two records, are not those of the record."""
+    deltas: int = 0
+    """Policy versions that were published as a difference."""
+    longest_chain: int = 0
+    """Deltas after one anchor, at most."""
+    tokens_lost: int = 0
+    """By the ledger: sampled by engines that were killed before they could tell what became of them."""
     ledger_balances: bool = True
     notes: list[str] = field(default_factory=list[str])
 
@@ -186,6 +192,7 @@ def _members_twice(groups: Iterable[Group]) -> int:
 def _check_versions(found: Findings, run_store: RunStore, records: Sequence[StepRecord]) -> None:
     """Every version's objects assemble to tensors with the digests of its manifest, and each step changed them."""
     before: Mapping[str, str] | None = None
+    chain = 0
     for record in records:
         try:
             manifest = run_store.read_manifest(record.version_out)
@@ -198,16 +205,28 @@ def _check_versions(found: Findings, run_store: RunStore, records: Sequence[Step
             found.versions_wrong += 1
             found.notes.append(f"step {record.step} left the weights as they were")
         before = manifest.tensors
+        chain = chain + 1 if manifest.kind == "delta" else 0
+        found.deltas += manifest.kind == "delta"
+        found.longest_chain = max(found.longest_chain, chain)
 
 
 def _check_ledger(found: Findings, records: Sequence[StepRecord]) -> None:
-    """The token ledger of every record balances: each of its terms is counted on its own."""
+    """The ledger of every record balances, and agrees with the records about what was trained on."""
+    used = unused = 0
     for record in records:
-        ledger = getattr(record, "ledger", None)
+        used += sum(use.sampled_tokens for use in record.groups if use.weight)
+        unused += sum(use.sampled_tokens for use in record.groups if not use.weight)
+        ledger = record.ledger
         if ledger is None:
-            found.ledger_balances = False
-            found.notes.append(f"step {record.step} carries no token ledger")
-            return
-        if not ledger.balances:
-            found.ledger_balances = False
-            found.notes.append(f"the ledger of step {record.step} does not balance: {ledger}")
+            _blame(found, f"step {record.step} carries no token ledger")
+        elif ledger.imbalance:
+            _blame(found, f"the ledger of step {record.step} is out of balance by {ledger.imbalance}: {ledger.terms}")
+        elif (ledger.trained + ledger.masked, ledger.zero_variance) != (used, unused):
+            _blame(found, f"step {record.step}: {used} and {unused} tokens by the records, {ledger.terms}")
+    last = records[-1].ledger
+    found.tokens_lost = last.lost if last else 0
+
+
+def _blame(found: Findings, note: str) -> None:
+    found.ledger_balances = False
+    found.notes.append(note)
