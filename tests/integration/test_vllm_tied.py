@@ -9,20 +9,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import psutil
 import pytest
 import pytest_asyncio
 
+from driftline.engine.protocol import LoadReport
 from driftline.engine.vllm_engine import VllmEngine
+from driftline.engine.vllm_update import Swap
 from driftline.errors import EngineDied, WeightUpdateFailed
-from driftline.records import Head, ModelSource, RunDescription, WeightsManifest
+from driftline.records import AdapterLayout, Head, ModelSource, PolicyVersion, RunDescription, WeightsManifest
 from driftline.store.files import download, upload_directory
 from driftline.store.run_store import RunStore
 from driftline.weights.export import export_run
+from driftline.weights.publisher import WeightsPublisher
 from tests.support.seaweed import Seaweed
-from tests.support.tiny_llama import publish, save, tiny_llama
+from tests.support.tiny_llama import probe_of, publish, reference_logprobs, save, tiny_llama
 from tests.support.vllm import AGREEMENT_NATS, EngineUnderTest, engine_parameters, running_engine
+from tests.support.weight_chain import WeightChain, random_adapters, with_adapters
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
@@ -59,8 +64,108 @@ async def test_at_step_zero_engine_and_trainer_agree(case: EngineUnderTest) -> N
     assert case.disagreement(PROMPT, turn, 0) <= AGREEMENT_NATS
 
 
+@pytest.fixture(scope="module")
+def chain(seaweed: Seaweed) -> WeightChain:
+    """Versions 100 to 107: an anchor and seven deltas, the fifth of them of embeddings alone."""
+    chain = WeightChain(tiny_llama(50, tied=True), RunStore(seaweed.store(), RUN), 100)
+    for number in range(1, 8):
+        chain.step(only="embed_tokens" if number == 5 else "")
+    assert [manifest.kind for manifest in chain.manifests.values()] == ["anchor"] + ["delta"] * 7
+    return chain
+
+
+async def check(case: EngineUnderTest, model: Any) -> None:
+    turn = await case.generate(PROMPT, max_tokens=60)
+    wanted = reference_logprobs(model, [*PROMPT, *turn.token_ids])[len(PROMPT) - 1 :]
+    assert turn.logprobs == pytest.approx(wanted, abs=AGREEMENT_NATS)
+
+
+async def apply(case: EngineUnderTest, manifest: WeightsManifest, model: Any, deltas: int) -> LoadReport:
+    """Take up a version, see that engine and trainer agree, and say what was loaded."""
+    report = await case.engine.update(manifest)
+    assert report.applied
+    assert report.probe_error <= AGREEMENT_NATS
+    assert report.loaded is not None
+    assert report.loaded.deltas == deltas
+    await check(case, model)
+    return report.loaded
+
+
+async def test_a_late_engine_takes_the_anchor_and_the_deltas_after_it(
+    case: EngineUnderTest, chain: WeightChain
+) -> None:
+    loaded = await apply(case, chain.manifests[103], chain.models[103], deltas=3)
+    assert loaded.loaded_bytes == loaded.model_bytes == 2 * chain.manifests[103].elements
+
+
+async def test_a_delta_loads_what_changed_and_versions_may_be_skipped(
+    case: EngineUnderTest, chain: WeightChain
+) -> None:
+    """Published in bfloat16, served in float32: log-probabilities agree as closely as in float32."""
+    calls = [asyncio.create_task(case.generate(PROMPT[n:], max_tokens=300, seed=n)) for n in range(8)]
+    loaded = await apply(case, chain.manifests[104], chain.models[104], deltas=1)
+    assert loaded.changed_elements == chain.manifests[104].changed_elements
+    assert loaded.loaded_bytes < loaded.model_bytes, "of the embeddings only the changed elements"
+    embeddings = await apply(case, chain.manifests[105], chain.models[105], deltas=1)
+    assert embeddings.changed_elements == chain.manifests[105].changed_elements
+    assert embeddings.loaded_bytes == 2 * embeddings.changed_elements, "set in place, and no layer rebuilt"
+    await apply(case, chain.manifests[107], chain.models[107], deltas=2)
+    assert all(len(turn.token_ids) == 300 for turn in await asyncio.gather(*calls))
+
+
+async def test_an_older_version_comes_from_the_anchor(case: EngineUnderTest, chain: WeightChain) -> None:
+    await apply(case, chain.manifests[101], chain.models[101], deltas=1)
+
+
+async def test_a_delta_missing_in_the_chain_is_refused_and_the_old_version_serves_on(
+    case: EngineUnderTest, chain: WeightChain
+) -> None:
+    store, key = chain.run_store.store, chain.manifests[102].files[0].key
+    body = store.get(key).body
+    store.delete([key])
+    with pytest.raises(WeightUpdateFailed, match=f"ObjectMissing.*{key}"):
+        await case.engine.update(chain.manifests[104])
+    await check(case, chain.models[101])
+    store.put(key, body)
+    loaded = await apply(case, chain.manifests[104], chain.models[104], deltas=4)
+    assert loaded.loaded_bytes == loaded.model_bytes, "what was held had been changed by the try"
+
+
+async def test_a_half_applied_delta_is_done_again_from_the_anchor(
+    case: EngineUnderTest, chain: WeightChain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The layers are prepared for new weights, and the load fails: nothing of it is served."""
+    stage, tries = Swap.stage, list[WeightsManifest]()
+
+    async def another_at_first(self: Swap, manifest: WeightsManifest) -> float:
+        tries.append(manifest)
+        return await stage(self, chain.manifests[106] if len(tries) == 1 else manifest)
+
+    monkeypatch.setattr(Swap, "stage", another_at_first)
+    loaded = await apply(case, chain.manifests[105], chain.models[105], deltas=5)
+    assert len(tries) == 2
+    assert loaded.loaded_bytes == loaded.model_bytes
+
+
+async def test_adapters_alone_travel_and_are_folded_into_the_base(case: EngineUnderTest, seaweed: Seaweed) -> None:
+    base, run_store = case.models[0], RunStore(seaweed.store(), RUN)
+    layout = AdapterLayout(rank=4, alpha=8.0, base="tied-base")
+    publisher = WeightsPublisher(run_store, dtype="float32", adapter=layout)
+    previous: WeightsManifest | None = None
+    for number, seed in ((200, 1), (201, 2)):
+        adapters = random_adapters(base, ("q_proj", "down_proj"), layout, seed)
+        model = with_adapters(base, adapters, layout)
+        probe, version = probe_of(model), PolicyVersion(number, 1)
+        previous = publisher.publish(
+            adapters.items(), version=version, probe=probe, previous=previous, expect_change=number > 200
+        )
+        await apply(case, previous, model, deltas=0)
+        assert sum(file.bytes for file in previous.files) < 0.1 * 4 * sum(p.numel() for p in base.parameters())
+
+
 async def test_after_ten_updates_in_flight_every_token_is_its_versions_own(case: EngineUnderTest) -> None:
     """With recomputed KV a segment's log-probabilities are exactly those of its version, from its first token on."""
+    await case.update(0)
     calls = [asyncio.create_task(case.generate(PROMPT[n:], max_tokens=400, seed=n)) for n in range(24)]
     for number in range(1, 11):
         start = case.engine.status().generated_tokens

@@ -49,6 +49,20 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadReport:
+    """How much of a version an engine had to load."""
+
+    changed_elements: int
+    """Published elements that differ from what the engine held before."""
+    loaded_bytes: int
+    """Bytes handed to the model: changed elements, and whole layers around them where kernels repack."""
+    model_bytes: int
+    """Bytes of the whole version."""
+    deltas: int
+    """Deltas applied to come to it."""
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateReport:
     """What an update of the weights cost, in seconds. `applied` is false if the version was already there."""
 
@@ -59,6 +73,8 @@ class UpdateReport:
     load_s: float
     probe_error: float
     """Largest absolute difference, in nats, between the manifest's probe log-probabilities and the engine's."""
+    loaded: LoadReport | None = None
+    """What the pause was spent on, where the engine knows."""
 
 
 @dataclass(frozen=True, slots=True)

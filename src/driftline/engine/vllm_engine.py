@@ -186,7 +186,7 @@ class VllmEngine:
         try:
             fetch_s = await swap.stage(manifest)
             self._served.clear()
-            pause_s, load_s = await swap.apply(manifest)
+            pause_s, load_s, loaded = await swap.apply(manifest)
             error = await self._prove(manifest)
             self._version = manifest.version
         except BaseException:
@@ -195,7 +195,7 @@ class VllmEngine:
             raise
         finally:
             self._served.set()
-        return UpdateReport(manifest.version, True, fetch_s, pause_s, load_s, error)
+        return UpdateReport(manifest.version, True, fetch_s, pause_s, load_s, error, loaded)
 
     async def _prove(self, manifest: WeightsManifest) -> float:
         """Largest difference between the manifest's probe and the engine's, in nats."""

@@ -8,6 +8,7 @@ import logging
 import time
 from typing import Any
 
+from driftline.engine.protocol import LoadReport
 from driftline.engine.vllm_process import EngineProcess
 from driftline.engine.vllm_requests import UNVERSIONED
 from driftline.errors import EngineDied, WeightUpdateFailed
@@ -65,27 +66,27 @@ class Swap:
             logger.warning("staging version %s failed (try %d of %d): %s", manifest.version, attempt, TRIES, error)
         raise WeightUpdateFailed(f"version {manifest.version} was not taken up: {error}")
 
-    async def apply(self, manifest: WeightsManifest) -> tuple[float, float]:
+    async def apply(self, manifest: WeightsManifest) -> tuple[float, float, LoadReport]:
         """Pause, load what is staged, resume; once more from the start if that fails.
 
         Returns:
-            Seconds from the first pause to the resumption, and those of the loading that succeeded.
+            Seconds from the first pause to the resumption, those of the loading that succeeded, and what was loaded.
 
         Raises:
             WeightUpdateFailed: It failed twice. The engine is paused, with half-applied weights.
         """
         started = time.monotonic()
         try:
-            load_s = await self._apply_once(manifest)
+            load_s, loaded = await self._apply_once(manifest)
         except EngineDied:
             raise
         except Exception as error:
             logger.warning("applying version %s failed, once more from the start: %s", manifest.version, error)
-            load_s = await self._apply_again(manifest)
+            load_s, loaded = await self._apply_again(manifest)
         await self._call(self._llm.resume_generation(), "resume_generation")
-        return time.monotonic() - started, load_s
+        return time.monotonic() - started, load_s, loaded
 
-    async def _apply_again(self, manifest: WeightsManifest) -> float:
+    async def _apply_again(self, manifest: WeightsManifest) -> tuple[float, LoadReport]:
         await self.stage(manifest)
         try:
             return await self._apply_once(manifest)
@@ -94,7 +95,7 @@ class Swap:
         except Exception as error:
             raise WeightUpdateFailed(f"version {manifest.version} could not be loaded: {error}") from error
 
-    async def _apply_once(self, manifest: WeightsManifest) -> float:
+    async def _apply_once(self, manifest: WeightsManifest) -> tuple[float, LoadReport]:
         llm = self._llm
         # As `pause_generation` does, without the sleep that it adds for the looks of its outputs' order.
         pause = llm.engine_core.pause_scheduler_async(mode="keep", clear_cache=self._recompute)
@@ -102,8 +103,9 @@ class Swap:
         # Nothing is sampled in between, so the label may be set beside the swap.
         label = llm.update_weight_version(str(manifest.version.number))
         swap = self._worker("driftline_swap", str(manifest.version))
-        _, seconds = await asyncio.gather(self._call(label, "update_weight_version"), swap)
-        return max(seconds)
+        _, reports = await asyncio.gather(self._call(label, "update_weight_version"), swap)
+        seconds = max(report.pop("seconds") for report in reports)
+        return seconds, LoadReport(**reports[0])
 
     async def _stage_once(self, manifest: WeightsManifest) -> str:
         """Nothing, or the reason why a worker could not stage the version."""

@@ -60,7 +60,7 @@ def read_model_directory(path: Path) -> ModelDirectory:
         raise ConfigurationError(f"{path}/{CONFIG} names no `architectures`: it is not a language model's")
     if not isinstance(config.get("vocab_size"), int):
         raise ConfigurationError(f"{path}/{CONFIG} names no `vocab_size`: it is not a language model's")
-    shapes = {name: shape for file in _weight_files(path) for name, shape in _header(file).items()}
+    shapes = {name: shape for file in weight_files(path) for name, shape in _header(file).items()}
     directory = ModelDirectory(path, config, shapes)
     if directory.tied_embeddings:
         shapes.pop(OUTPUT_HEAD, None)
@@ -74,7 +74,12 @@ def header_metadata(body: bytes) -> dict[str, str]:
     return cast("dict[str, str]", header.get("__metadata__") or {})
 
 
-def _weight_files(path: Path) -> list[Path]:
+def weight_files(path: Path) -> list[Path]:
+    """The files that hold a model directory's weights.
+
+    Raises:
+        ConfigurationError: There are none.
+    """
     if (path / INDEX).is_file():
         weight_map = cast("dict[str, str]", _json(path / INDEX, path).get("weight_map", {}))
         return [path / name for name in sorted(set(weight_map.values()))]

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from safetensors.torch import save_file
+from torch import Tensor
 
 from driftline.errors import ConfigurationError
 from driftline.params import settings
@@ -24,6 +25,7 @@ from driftline.store.files import download, upload_directory
 from driftline.store.run_store import RunStore
 from driftline.weights.assemble import assemble, check_fit
 from driftline.weights.checkpoint import CONFIG, INDEX, SINGLE, read_model_directory
+from driftline.weights.lora import BaseModel, check_adapters
 
 CARD = "README.md"
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".gguf")
@@ -39,12 +41,12 @@ def export_directory(run_store: RunStore, version: PolicyVersion, directory: Pat
     manifest = run_store.read_manifest(version)
     base = run_store.describe().model
     download(run_store.store, base.files, base.prefix, directory)
-    tensors = assemble(run_store.store, manifest)
-    check_fit(tensors, read_model_directory(directory).shapes, manifest)
+    tensors = _weights_of(manifest, assemble(run_store.store, manifest), directory)
     for old in [*_weights(directory), directory / INDEX]:
         old.unlink(missing_ok=True)
     save_file(tensors, directory / SINGLE, metadata={"format": "pt"})
-    _stamp_dtype(directory / CONFIG, manifest.dtype)
+    if manifest.adapter is None:
+        _stamp_dtype(directory / CONFIG, manifest.dtype)
     return manifest
 
 
@@ -68,6 +70,22 @@ def export_run(run_store: RunStore, *, card: str | None = None) -> tuple[Weights
         if card is not None:
             (directory / CARD).write_text(card, encoding="utf-8")
         return manifest, upload_directory(run_store.store, keys.final_model_prefix(run_store.run), directory)
+
+
+def _weights_of(manifest: WeightsManifest, tensors: dict[str, Tensor], base: Path) -> dict[str, Tensor]:
+    """A version's whole weights; adapters are folded into those of the base, in the base's dtype."""
+    shapes = read_model_directory(base).shapes
+    if manifest.adapter is None:
+        check_fit(tensors, shapes, manifest)
+        return tensors
+    check_adapters(tensors, shapes, manifest)
+    model = BaseModel(base)
+    try:
+        return {
+            name: model.with_adapters(name, tensors, manifest.adapter).to(model.tensor(name).dtype) for name in shapes
+        }
+    finally:
+        model.close()
 
 
 def _weights(directory: Path) -> list[Path]:

@@ -217,7 +217,7 @@ DAMAGES = {
     "truncated object": (CorruptObject, "its manifest says"),
     "flipped bit": (CorruptObject, "its manifest says"),
     "truncated manifest": (CorruptObject, "truncated or overwritten"),
-    "newer manifest": (CorruptObject, "newer format than 1: upgrade"),
+    "newer manifest": (CorruptObject, "newer format 2, .*: upgrade"),
     "another run's manifest": (CorruptObject, "belongs to run 'other'"),
     "another version's manifest": (CorruptObject, "describes version 000077"),
     "upward chain": (CorruptObject, "must be of an older version"),

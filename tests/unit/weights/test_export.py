@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from driftline.errors import ConfigurationError, CorruptObject
-from driftline.records import Head, ModelSource, PolicyVersion, RunDescription
+from driftline.records import AdapterLayout, Head, ModelSource, PolicyVersion, RunDescription
 from driftline.store.files import download, upload_directory
 from driftline.store.memory import MemoryStore
 from driftline.store.run_store import RunStore
 from driftline.weights.export import export_run
-from tests.support.tiny_llama import publish, reference_logprobs, save, tiny_llama
+from driftline.weights.publisher import WeightsPublisher
+from tests.support.tiny_llama import probe_of, publish, reference_logprobs, save, tiny_llama
+from tests.support.weight_chain import random_adapters, with_adapters
 
 IDS = (5, 6, 7, 8, 9, 10)
 
@@ -79,3 +81,24 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     run_store.create_head(head(publish(tiny_llama(2, tied=False), run_store, 1).version))
     with pytest.raises(CorruptObject, match=r"have \['lm_head.weight'\] besides"):
         export_run(run_store)
+
+
+def test_adapters_are_exported_folded_into_the_base(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    base = tiny_llama(1)
+    run_store = run_with_base(base, tmp_path, tied=False)
+    layout = AdapterLayout(rank=2, alpha=4.0, base="x")
+    adapters = random_adapters(base, ("q_proj", "up_proj"), layout, seed=3)
+    policy = with_adapters(base, adapters, layout)
+    publisher = WeightsPublisher(run_store, dtype="bfloat16", adapter=layout)
+    version = PolicyVersion(4, 1)
+    publisher.publish(adapters.items(), version=version, probe=probe_of(policy), previous=None, expect_change=False)
+    run_store.create_head(head(version))
+    exported, files = export_run(run_store)
+    assert set(exported.tensors) == set(adapters)
+    download(run_store.store, files, "runs/r/model/", tmp_path / "out")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    rounded = {name: tensor.bfloat16() for name, tensor in adapters.items()}
+    assert loaded.dtype == torch.float32, "the base's dtype, whatever the adapters travel in"
+    assert reference_logprobs(loaded, IDS) == reference_logprobs(with_adapters(base, rounded, layout), IDS)
