@@ -16,6 +16,7 @@ pickled (Prefect stores the exceptions of its tasks). A message says what is wro
     │   ├── EngineDied                            it stopped answering during the run
     │   └── WeightUpdateFailed                    it does not hold the weights it should
     ├── PublishRefused       (ValueError)         weights that must not be published: unchanged, empty, not finite
+    ├── LogprobsNotFinite    (ValueError)         a log-probability is NaN or infinite; one trajectory is at fault
     ├── TrackingUnavailable  (ConnectionError)    MLflow does not answer
     ├── EnvironmentFailed    (RuntimeError)       an environment raised, or returned what cannot be used
     ├── DeadlineExceeded     (TimeoutError)       a bounded wait ran out
@@ -77,6 +78,10 @@ class WeightUpdateFailed(EngineError):
 
 class PublishRefused(DriftlineError, ValueError):
     """These weights must not be published: unchanged after a step, empty, or not finite."""
+
+
+class LogprobsNotFinite(DriftlineError, ValueError):
+    """A policy gave a sampled token a log-probability that is NaN or infinite; the message names the trajectory."""
 
 
 class TrackingUnavailable(DriftlineError, ConnectionError):

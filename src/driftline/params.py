@@ -125,13 +125,56 @@ class TrainingParameters(_Section):
         description="How token losses become one loss. With `token_mean` and `constant` long failures outweigh all "
         "else where episodes differ much in length.",
     )
-    clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip of the ratio, 1 - clip_low.")
+    surrogate: Literal["clipped", "cispo", "gspo", "dppo"] = Field(
+        "clipped",
+        description="Objective of the ratio current / proximal: PPO's clip, or CISPO, GSPO, DPPO's total-variation "
+        "mask, which need `proximal: behaviour`.",
+    )
+    proximal: Literal["recomputed", "interpolated", "behaviour"] = Field(
+        "recomputed",
+        description="Policy that the step is limited around: `recomputed` is the one before the step (never "
+        "clipped, with one step a batch), `interpolated` the version before it, from behaviour and current policy, "
+        "`behaviour` the one that sampled.",
+    )
+    clip_low: float = Field(0.2, gt=0, le=1, description="Lower clip of the ratio, 1 - clip_low.")
     clip_high: float = Field(0.28, gt=0, description="Upper clip of the ratio, 1 + clip_high.")
-    importance: Literal["token_truncated", "none"] = Field(
+    dual_clip: float | None = Field(
+        None, gt=1, description="Largest ratio that counts for a negative advantage; None is no limit."
+    )
+    dppo_threshold: float = Field(
+        0.2, gt=0, lt=1, description="`surrogate: dppo`: largest change of a token's probability."
+    )
+    importance: Literal["token_truncated", "sequence_truncated", "icepop", "geometric_rejection", "none"] = Field(
         "token_truncated", description="Correction from behaviour to proximal policy."
     )
     importance_cap: float = Field(2.0, gt=1, description="Upper limit of an importance weight.")
+    importance_low: float = Field(
+        0.5, gt=0, lt=1, description="`icepop`, `geometric_rejection`: ratios below are masked."
+    )
+    importance_high: float = Field(5.0, gt=1, description="`icepop`, `geometric_rejection`: ratios above are masked.")
+    negative_sequence_nats: float | None = Field(
+        None,
+        ge=0,
+        description="Sequences with a negative advantage are masked beyond this mean log(behaviour / current) of "
+        "their tokens; None masks none.",
+    )
     cpus: tuple[int, ...] = Field((), description="Processor ids the trainer is pinned to; empty is all.")
+
+    @model_validator(mode="after")
+    def _ratios_are_limited_once(self) -> Self:
+        if self.surrogate != "clipped" and self.proximal != "behaviour":
+            raise ValueError(f"training.surrogate: {self.surrogate} needs training.proximal: behaviour")
+        if self.proximal == "behaviour" and self.importance != "none":
+            raise ValueError(
+                "training.importance: with training.proximal: behaviour the surrogate holds the whole ratio: set "
+                "it to none"
+            )
+        if self.dual_clip is not None and (self.surrogate != "clipped" or self.proximal == "recomputed"):
+            raise ValueError(
+                "training.dual_clip: has no effect unless training.surrogate is clipped and training.proximal is "
+                "interpolated or behaviour"
+            )
+        return self
 
 
 class LoraParameters(_Section):
@@ -233,11 +276,17 @@ class RunParameters(_Section):
     @model_validator(mode="after")
     def _settings_agree(self) -> Self:
         truncated = self.rollout.top_p < 1 or self.rollout.top_k > 0
-        if truncated and self.training.importance != "none":
+        training = self.training
+        if truncated and (
+            training.importance != "none"
+            or training.proximal != "recomputed"
+            or training.negative_sequence_nats is not None
+        ):
             raise ValueError(
                 "rollout.top_p / rollout.top_k: log-probabilities of a truncated distribution make importance "
                 "weights differ from 1 even for identical policies: set top_p to 1 and top_k to 0, or "
-                "training.importance to none"
+                "training.importance to none, training.proximal to recomputed and training.negative_sequence_nats "
+                "to null"
             )
         if self.overlap.lead_groups > self.overlap.max_lag_versions * self.rollout.groups_per_step:
             raise ValueError(

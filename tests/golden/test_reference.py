@@ -13,7 +13,15 @@ import torch
 from driftline.divergence import corrections, estimators
 from driftline.divergence.age import age
 from driftline.training.advantages import group_advantages
-from driftline.training.losses import clipped_surrogate, decoupled_surrogate, sequence_weights
+from driftline.training.losses import (
+    cispo_coefficient,
+    cispo_surrogate,
+    clipped_surrogate,
+    gspo_ratio,
+    sequence_weights,
+    total_variation_mask,
+)
+from driftline.training.objective import ObjectiveChoice, SampledTokens, objective_around
 
 TOLERANCE = 1e-5
 FILES = [Path(__file__).with_name("formulas.json")]
@@ -71,6 +79,9 @@ def test_divergence(case: dict[str, Any]):
         assert close(value, expected[name]), name
     assert close(estimators.k1(log_ratio).mean(), expected["k1_mean"])
     assert close(estimators.k2(log_ratio).mean(), expected["k2_mean"])
+    assert close(found.ess, expected["ess"])
+    assert close(found.sequence_ratio, expected["sequence_ratio"])
+    assert close(found.geometric_mean_ratio, expected["geometric_mean_ratio"])
 
 
 @pytest.mark.parametrize("case", cases("corrections"))
@@ -82,6 +93,16 @@ def test_corrections(case: dict[str, Any]):
     assert close(corrections.icepop(ratio, low, high), expected["icepop"])
     assert close(corrections.out_of_band(ratio, low, high), expected["icepop_out_of_band"])
     assert close(corrections.geometric_mean(ratio), expected["geometric_mean"])
+    wanted: dict[corrections.CorrectionKind, tuple[float, Any]] = {
+        "token_truncated": (case["token_cap"], expected["token_tis"]),
+        "sequence_truncated": (case["sequence_cap"], [expected["sequence_tis"]] * len(ratio)),
+        "icepop": (case["token_cap"], expected["icepop"]),
+    }
+    for kind, (cap, weights) in wanted.items():
+        value = corrections.Correction(kind, cap, low, high)
+        found = corrections.importance_weights(ratio.log(), torch.zeros(len(ratio), dtype=torch.long), value)
+        assert close(found.applied_T, weights), kind
+        assert torch.allclose(found.raw_T, ratio, rtol=TOLERANCE), kind
 
 
 @pytest.mark.parametrize("case", cases("surrogates"))
@@ -97,15 +118,67 @@ def test_decoupled(case: dict[str, Any]):
     current, proximal, behaviour = (
         f64([case[f"{name}_prob"]]).log() for name in ("current", "proximal", "behaviour")
     )
-    found = decoupled_surrogate(
-        current,
-        proximal,
-        (proximal - behaviour).exp(),
-        f64([case["advantage"]]),
-        case["clip_low"],
-        case["clip_high"],
+    tokens = SampledTokens(behaviour, torch.tensor([1]), f64([case["advantage"]]), torch.tensor([0]))
+    choice = ObjectiveChoice(
+        correction=corrections.Correction("token_truncated", cap=1e6),
+        clip_low=case["clip_low"],
+        clip_high=case["clip_high"],
     )
-    assert close(found, [case["expect"]])
+    assert close(objective_around(current, proximal, tokens, choice).objective_N, [case["expect"]])
+
+
+@pytest.mark.parametrize("case", cases("gspo"))
+def test_gspo(case: dict[str, Any]):
+    log_ratio = f64(case["log_ratio"])
+    found = gspo_ratio(log_ratio, torch.zeros(len(log_ratio), dtype=torch.long))
+    assert found.max() == found.min()
+    assert abs(float(found[0]) - case["expect"]["sequence_ratio"]) < 1e-9, "the clip is at 1e-4: be exact"
+    low, high = case["clip_low"], case["clip_high"]
+    above, below = (clipped_surrogate(found, f64([sign]), low, high) for sign in (1.0, -1.0))
+    bounds = [float(above[0]), -float(below[0])]
+    assert min(abs(bound - case["expect"]["clipped"]) for bound in bounds) < 1e-9, "one advantage meets the clip"
+
+
+@pytest.mark.parametrize("case", cases("cispo"))
+def test_cispo(case: dict[str, Any]):
+    limits = (case["clip_low"], case["clip_high"])
+    ratio, advantage = f64([case["ratio"]]), f64([case["advantage"]])
+    assert close(cispo_coefficient(ratio, *limits) * advantage, [case["expect_coefficient"]])
+    current = f64([-0.7]).requires_grad_()
+    (gradient,) = torch.autograd.grad(cispo_surrogate(current, ratio, advantage, *limits).sum(), current)
+    assert close(gradient, [case["expect_coefficient"]])
+
+
+@pytest.mark.parametrize("case", cases("dppo_total_variation_mask"))
+def test_total_variation_mask(case: dict[str, Any]):
+    found = total_variation_mask(
+        f64([case["current_prob"]]).log(),
+        f64([case["behaviour_prob"]]).log(),
+        f64([case["advantage"]]),
+        case["threshold"],
+    )
+    assert found.tolist() == [case["expect_masked"]]
+
+
+@pytest.mark.parametrize("case", cases("a3po_proximal"))
+def test_interpolated_proximal(case: dict[str, Any]):
+    found = corrections.interpolated_proximal(
+        f64([case["current_prob"]]).log(),
+        f64([case["behaviour_prob"]]).log(),
+        current_version=case["current_version"],
+        proximal_version=case["proximal_version"],
+        behaviour_version=case["behaviour_version"],
+    )
+    assert close(found, [case["expect_logprob"]])
+
+
+@pytest.mark.parametrize("case", cases("opsm"))
+def test_negative_sequence_mask(case: dict[str, Any]):
+    log_ratio = f64(case["current_logprobs"]) - f64(case["behaviour_logprobs"])
+    advantage = torch.full_like(log_ratio, case["advantage"])
+    sequence = torch.zeros(len(log_ratio), dtype=torch.long)
+    found = corrections.negative_sequence_mask(log_ratio, advantage, sequence, case["threshold"])
+    assert found.tolist() == [case["expect_dropped"]] * len(log_ratio)
 
 
 @pytest.mark.parametrize("case", cases("aggregation"))
@@ -122,6 +195,14 @@ def test_aggregation(case: dict[str, Any]):
 def test_age(case: dict[str, Any]):
     found = age(case["trained_from_version"], case["first_token_version"], case["last_token_version"])
     assert {name: getattr(found, name) for name in case["expect"]} == case["expect"]
+
+
+def test_no_section_of_a_reference_goes_unchecked():
+    checked = {
+        *("about", "advantages", "divergence", "corrections", "surrogates", "decoupled", "aggregation", "age"),
+        *("exact_kl", "gspo", "cispo", "dppo_total_variation_mask", "a3po_proximal", "opsm"),
+    }
+    assert {name for reference in REFERENCES for name in reference} <= checked
 
 
 @pytest.mark.parametrize("reference", REFERENCES)

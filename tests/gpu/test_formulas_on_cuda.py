@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from driftline.divergence import corrections, estimators
-from driftline.training import losses
+from driftline.divergence.corrections import Correction
+from driftline.training.objective import ObjectiveChoice, SampledTokens, token_objective
 from driftline.training.statistics import StatisticsAccumulator
 
 pytestmark = pytest.mark.gpu
@@ -53,18 +54,33 @@ def test_corrections(cuda: torch.device, correction: Callable[[Tensor], Tensor])
     torch.testing.assert_close(correction(ratio.to(cuda)).cpu(), correction(ratio), rtol=1e-11, atol=0)
 
 
+CHOICES = {
+    "decoupled": ObjectiveChoice(proximal="interpolated"),
+    "sequences": ObjectiveChoice(proximal="interpolated", correction=Correction("sequence_truncated")),
+    "cispo": ObjectiveChoice(proximal="behaviour", surrogate="cispo", correction=Correction("none")),
+    "gspo": ObjectiveChoice(
+        proximal="behaviour", surrogate="gspo", correction=Correction("none"), clip_low=0.01, clip_high=0.01
+    ),
+    "dppo": ObjectiveChoice(
+        proximal="behaviour", surrogate="dppo", correction=Correction("none"), dppo_threshold=0.05
+    ),
+}
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_the_loss_and_its_gradient(cuda: torch.device, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
+def test_the_objective_and_its_gradient(cuda: torch.device, dtype: torch.dtype, choice: ObjectiveChoice) -> None:
     generator = torch.Generator().manual_seed(1)
-    proximal = -torch.rand(TOKENS, generator=generator, dtype=dtype) * 3
-    moved = proximal + 0.2 * torch.randn(TOKENS, generator=generator, dtype=dtype)
-    advantage = torch.randn(TOKENS, generator=generator, dtype=dtype)
-    importance = corrections.token_truncated((0.2 * torch.randn(TOKENS, generator=generator, dtype=dtype)).exp(), 2.0)
+    behaviour = -torch.rand(TOKENS, generator=generator, dtype=torch.float64) * 3
+    moved = (behaviour + 0.2 * torch.randn(TOKENS, generator=generator, dtype=torch.float64)).to(dtype)
+    lag = torch.randint(0, 5, (TOKENS,), generator=generator)
+    sequence = torch.arange(TOKENS) // 100
+    advantage = torch.randn(TOKENS // 100, generator=generator, dtype=dtype)[sequence]
     results: list[tuple[Tensor, Tensor]] = []
     for device in (torch.device("cpu"), cuda):
         current = moved.to(device).requires_grad_()
-        constants = [t.to(device) for t in (proximal, importance, advantage)]
-        objective = losses.decoupled_surrogate(current, *constants, clip_low=0.2, clip_high=0.28)
+        tokens = SampledTokens(*(t.to(device) for t in (behaviour, lag, advantage, sequence)))
+        objective = token_objective(current, tokens, choice).objective_N
         (gradient,) = torch.autograd.grad(objective.sum(), current)
         results.append((objective.detach().cpu(), gradient.cpu()))
     (on_cpu, cpu_gradient), (on_gpu, gpu_gradient) = results
@@ -76,7 +92,7 @@ def test_the_loss_and_its_gradient(cuda: torch.device, dtype: torch.dtype) -> No
         same = (gpu_gradient - cpu_gradient).abs() <= 1e-5
         assert same.double().mean() > 0.999
     clipped = (gpu_gradient == 0).double().mean().item()
-    assert 0.05 < clipped < 0.5, "the draw must reach the clip"
+    assert choice.surrogate == "cispo" or 0.01 < clipped < 0.6, "the draw must reach the limit"
 
 
 def test_statistics_of_a_step(cuda: torch.device) -> None:

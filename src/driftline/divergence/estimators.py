@@ -5,23 +5,37 @@ Every estimate is over tokens that the behaviour policy sampled. With ratio r = 
     k1 = -ln r            unbiased for KL(behaviour || current), may be negative        nats
     k2 = (ln r)^2 / 2     biased, low variance                                          nats
     k3 = r - 1 - ln r     unbiased, never negative                                      nats
-    total variation       mean |r - 1| / 2                                              [0, ...)
-    chi-square            mean r^2 - 1, of current against behaviour                    [-1, ...)
+    total variation       mean |r - 1| / 2, unbiased                                    [0, ...)
+    chi-square            mean r^2 - 1, unbiased, of current against behaviour          [-1, ...)
     effective sample size (sum r)^2 / sum r^2, as a fraction of the tokens              (0, 1]
 
-(k1-k3: J. Schulman, "Approximating KL divergence", 2020.) The estimates are functions of five sums, so that they
-add up over micro-batches and ranks: `divergence_sums` makes them, `summarise` reads them.
+(k1-k3: J. Schulman, "Approximating KL divergence", 2020; effective sample size: A. Kong, 1992. "Unbiased" holds
+where the current policy gives nothing to tokens that the behaviour policy cannot sample; by enumeration in
+`tests/golden/test_exact_expectations.py`.)
+
+Log ratios are clamped to +-`LOG_RATIO_LIMIT` before they are exponentiated, and nowhere else: k1 and k2 see them as
+they are. The estimates are functions of sums over tokens, so that they add up over micro-batches, ranks, lags and
+environments: `token_terms` makes the summands, `summarise` reads their sum.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-SUMS = 6
+LOG_RATIO_LIMIT = 20.0
+"""Largest |log ratio| in nats that is exponentiated; e^20 is 4.9e8."""
+SUMS = 8
 """Length of the vector of `divergence_sums`."""
+
+
+def ratio(log_ratio_T: Tensor) -> Tensor:
+    """Ratios `[T]` of log ratios `[T]` in nats, within e^-20 and e^20."""
+    return log_ratio_T.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
 
 def k1(log_ratio_T: Tensor) -> Tensor:
@@ -36,7 +50,28 @@ def k2(log_ratio_T: Tensor) -> Tensor:
 
 def k3(log_ratio_T: Tensor) -> Tensor:
     """Per-token k3 in nats, `[T]`; never negative."""
-    return torch.expm1(log_ratio_T) - log_ratio_T
+    return torch.expm1(log_ratio_T.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)) - log_ratio_T
+
+
+def token_terms(log_ratio_T: Tensor) -> Tensor:
+    """What each token adds to the sums that the estimates are made of, `[T, SUMS]` in float64.
+
+    Args:
+        log_ratio_T: Current minus behaviour log-probability of each sampled token, `[T]`, nats.
+    """
+    log_ratio = log_ratio_T.detach().double()
+    ratios, k3_T = ratio(log_ratio), k3(log_ratio)
+    terms = [
+        torch.ones_like(log_ratio),
+        log_ratio,
+        k2(log_ratio),
+        k3_T,
+        k3_T.square(),
+        ratios,
+        ratios.square(),
+        (ratios - 1).abs(),
+    ]
+    return torch.stack(terms, -1)
 
 
 def divergence_sums(log_ratio_T: Tensor) -> Tensor:
@@ -45,18 +80,7 @@ def divergence_sums(log_ratio_T: Tensor) -> Tensor:
     Args:
         log_ratio_T: Current minus behaviour log-probability of each sampled token, `[T]`, nats.
     """
-    log_ratio = log_ratio_T.detach().double()
-    ratio = log_ratio.exp()
-    return torch.stack(
-        [
-            torch.tensor(float(log_ratio.numel()), dtype=torch.float64, device=log_ratio.device),
-            log_ratio.sum(),
-            k2(log_ratio).sum(),
-            ratio.sum(),
-            ratio.square().sum(),
-            (ratio - 1).abs().sum(),
-        ]
-    )
+    return token_terms(log_ratio_T).sum(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +95,45 @@ class DivergenceSummary:
     chi_square: float
     ess_fraction: float
     ratio_mean: float
+    k3_error: float = 0.0
+    """Standard error of `k3`, as if tokens were independent; 0 for fewer than two."""
+
+    @property
+    def ess(self) -> float:
+        """Effective sample size of raw weights, in tokens."""
+        return self.ess_fraction * self.tokens
+
+    @property
+    def geometric_mean_ratio(self) -> float:
+        """Geometric mean of the tokens' ratios."""
+        return math.exp(_within_limit(-self.k1))
+
+    @property
+    def sequence_ratio(self) -> float:
+        """Product of the tokens' ratios: of the whole sequence, where the tokens are one."""
+        return math.exp(_within_limit(-self.k1 * self.tokens))
+
+
+NOTHING = DivergenceSummary(0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0)
+"""Without tokens the two policies count as equal."""
 
 
 def summarise(sums: Tensor) -> DivergenceSummary:
-    """Read the estimates from `[SUMS]`. Without tokens the two policies count as equal."""
-    tokens, log_ratio, squared_half, ratio, ratio_squared, deviation = (float(value) for value in sums)
+    """Read the estimates from `[SUMS]`; `NOTHING` without tokens."""
+    tokens, log_ratio, k2_sum, k3_sum, k3_squares, ratios, squares, deviation = (float(value) for value in sums)
     if tokens == 0:
-        return DivergenceSummary(0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0)
+        return NOTHING
+    variance = max(0.0, k3_squares / tokens - (k3_sum / tokens) ** 2)
     return DivergenceSummary(
         tokens=int(tokens),
         k1=-log_ratio / tokens,
-        k2=squared_half / tokens,
-        k3=max(0.0, (ratio - tokens - log_ratio) / tokens),
+        k2=k2_sum / tokens,
+        k3=k3_sum / tokens,
         total_variation=deviation / tokens / 2,
-        chi_square=ratio_squared / tokens - 1,
-        ess_fraction=ratio * ratio / (tokens * ratio_squared),
-        ratio_mean=ratio / tokens,
+        chi_square=squares / tokens - 1,
+        ess_fraction=min(1.0, ratios * ratios / (tokens * squares)),
+        ratio_mean=ratios / tokens,
+        k3_error=math.sqrt(variance / (tokens - 1)) if tokens > 1 else 0.0,
     )
 
 
@@ -98,12 +145,25 @@ def effective_sample_size(weights_N: Tensor) -> Tensor:
 
 def sequence_ratio(log_ratio_T: Tensor) -> Tensor:
     """Ratio of the whole sequence: the product of its token ratios, a scalar."""
-    return log_ratio_T.sum().exp()
+    return ratio(log_ratio_T.sum())
 
 
 def geometric_mean_ratio(log_ratio_T: Tensor) -> Tensor:
     """Length-normalised ratio of a sequence: the geometric mean of its token ratios, a scalar."""
-    return log_ratio_T.mean().exp()
+    return ratio(log_ratio_T.mean())
+
+
+def quantiles(values_N: Tensor, shares: Sequence[float]) -> tuple[float, ...]:
+    """Quantiles of values `[N]`, such as log ratios or the k3 of trajectories; interpolated. Zeros for no values.
+
+    Args:
+        values_N: In any order.
+        shares: In [0, 1]; 0.5 is the median.
+    """
+    if values_N.numel() == 0:
+        return (0.0,) * len(shares)
+    found = values_N.detach().double().quantile(torch.tensor(shares, dtype=torch.float64, device=values_N.device))
+    return tuple(float(value) for value in found)
 
 
 def exact_kl(behaviour_V: Tensor, current_V: Tensor) -> Tensor:
@@ -119,3 +179,7 @@ def exact_total_variation(behaviour_V: Tensor, current_V: Tensor) -> Tensor:
 def exact_chi_square(behaviour_V: Tensor, current_V: Tensor) -> Tensor:
     """Chi-square of current against behaviour, two probability vectors `[..., V]`; never negative."""
     return ((current_V - behaviour_V).square() / behaviour_V).sum(-1)
+
+
+def _within_limit(log_ratio: float) -> float:
+    return min(LOG_RATIO_LIMIT, max(-LOG_RATIO_LIMIT, log_ratio))

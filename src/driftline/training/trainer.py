@@ -21,11 +21,11 @@ import deepspeed
 import torch
 from torch import Tensor
 
-from driftline.divergence.corrections import token_truncated
+from driftline.divergence.trajectories import require_finite_sequences
 from driftline.params import RunParameters
 from driftline.training.batch import TrainingBatch
-from driftline.training.losses import clipped_tokens, decoupled_surrogate
 from driftline.training.model import TokenScorer, open_model, pad
+from driftline.training.objective import SampledTokens, choice_of, token_objective
 from driftline.training.packing import MicroBatchPlan, cut, padded_tokens, share
 from driftline.training.protocol import StepOutcome
 from driftline.training.rounding import RoundedModule
@@ -72,6 +72,7 @@ class Trainer:
         self.ranks = torch.distributed.get_world_size()
         scorer = TokenScorer(open_model(model_dir, DTYPES[params.training.dtype]))
         self.tied_embeddings = bool(scorer.model.config.tie_word_embeddings)
+        self._objective = choice_of(params.training)
         self.vocabulary = int(scorer.model.config.vocab_size)
         self.engine: Any = deepspeed.initialize(model=scorer, config=deepspeed_configuration(params))[0]
         rounds = params.published_dtype != params.training.dtype
@@ -85,7 +86,7 @@ class Trainer:
         taught = self._plans((batch.advantages_N != 0).nonzero().flatten().tolist(), lengths)
         scored = self._plans((batch.advantages_N == 0).nonzero().flatten().tolist(), lengths)
         training, scoring = (share(plans, lengths, self.ranks)[self.rank] for plans in (taught or [()], scored))
-        statistics = StatisticsAccumulator()
+        statistics = StatisticsAccumulator(sequences=batch.sequences, lags=self.params.overlap.max_lag_versions + 1)
         views = _SequenceViews(batch)
         with torch.no_grad():
             for plan in scoring:
@@ -151,23 +152,20 @@ class Trainer:
     def _loss(
         self, tokens: _Tokens, current_N: Tensor, entropy_N: Tensor, statistics: StatisticsAccumulator
     ) -> Tensor:
-        training = self.params.training
-        proximal_N = current_N.detach()
-        log_ratio_N = proximal_N.double() - tokens.behaviour_N
-        importance_N = torch.ones_like(proximal_N)
-        if training.importance == "token_truncated":
-            importance_N = token_truncated(log_ratio_N.exp(), training.importance_cap).to(proximal_N.dtype)
-        limits = (training.clip_low, training.clip_high)
-        objective_N = decoupled_surrogate(current_N, proximal_N, importance_N, tokens.advantage_N, *limits)
-        loss = -(tokens.weight_N * objective_N).sum()
+        sampled = tokens.sampled
+        require_finite_sequences(sampled.behaviour_N, current_N.detach(), sampled.sequence_N)
+        found = token_objective(current_N, sampled, self._objective)
+        loss = -(tokens.weight_N * found.objective_N).sum()
         statistics.add(
             loss=loss,
             entropy_N=entropy_N,
-            log_ratio_N=log_ratio_N,
-            applied_N=importance_N,
-            clipped_N=clipped_tokens((current_N - proximal_N).exp().detach(), tokens.advantage_N, *limits),
-            advantage_N=tokens.advantage_N,
-            lag_N=tokens.lag_N,
+            log_ratio_N=found.log_ratio_N,
+            applied_N=found.applied_N,
+            clipped_N=found.clipped_N,
+            masked_N=found.masked_N,
+            advantage_N=sampled.advantage_N,
+            lag_N=sampled.lag_N,
+            sequence_N=sampled.sequence_N,
         )
         return loss
 
@@ -197,9 +195,7 @@ class Trainer:
 class _Tokens:
     """The sampled tokens of one micro-batch, in the order in which they are scored."""
 
-    behaviour_N: Tensor
-    lag_N: Tensor
-    advantage_N: Tensor
+    sampled: SampledTokens
     weight_N: Tensor
 
 
@@ -219,8 +215,11 @@ class _SequenceViews:
         counts = torch.tensor([int(self.sampled[i].sum()) for i in plan])
         rows = torch.tensor(plan)
         return _Tokens(
-            behaviour_N=torch.cat([self._behaviour[i][self.sampled[i]] for i in plan]).to(device),
-            lag_N=torch.cat([self._lag[i][self.sampled[i]] for i in plan]).to(device),
-            advantage_N=self._advantages_N[rows].repeat_interleave(counts).float().to(device),
+            SampledTokens(
+                behaviour_N=torch.cat([self._behaviour[i][self.sampled[i]] for i in plan]).to(device),
+                lag_N=torch.cat([self._lag[i][self.sampled[i]] for i in plan]).to(device),
+                advantage_N=self._advantages_N[rows].repeat_interleave(counts).float().to(device),
+                sequence_N=rows.repeat_interleave(counts).to(device),
+            ),
             weight_N=self._weights_N[rows].repeat_interleave(counts).float().to(device),
         )

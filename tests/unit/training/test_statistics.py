@@ -54,3 +54,45 @@ def test_the_floor_is_of_lag_zero_alone():
 def test_nothing_added_is_no_divergence():
     read = StatisticsAccumulator().read()
     assert (read.divergence.tokens, read.divergence.ess_fraction, read.loss) == (0, 1.0, 0.0)
+
+
+def test_lags_and_sequences_are_told_apart_over_micro_batches():
+    found = StatisticsAccumulator(sequences=3, lags=3)
+    for ratios, lag, sequence in (([2.0, 1.0], [0, 1], [0, 2]), ([4.0, 0.5], [7, 0], [2, 0])):
+        values = torch.tensor(ratios, dtype=torch.float64).log()
+        nothing = torch.zeros(2, dtype=torch.bool)
+        found.add(
+            loss=torch.tensor(0.0),
+            entropy_N=torch.zeros(2),
+            log_ratio_N=values,
+            applied_N=values.exp(),
+            clipped_N=nothing,
+            advantage_N=torch.ones(2),
+            lag_N=torch.tensor(lag),
+            sequence_N=torch.tensor(sequence),
+        )
+    read = found.read()
+    assert {lag: one.tokens for lag, one in read.by_lag.items()} == {0: 2, 1: 1, 2: 1}
+    assert read.by_lag[2].ratio_mean == pytest.approx(4.0)
+    assert read.by_lag[0] == read.floor
+    assert [one.tokens for one in read.by_sequence] == [2, 0, 2]
+    assert read.by_sequence[0].sequence_ratio == pytest.approx(1.0)
+    assert read.by_sequence[2].ratio_mean == pytest.approx(2.5)
+    assert read.divergence.ratio_mean == pytest.approx(7.5 / 4)
+
+
+def test_masked_and_clipped_tokens_are_counted_once_where_they_taught():
+    """A token of a sequence without an advantage counts as neither; one that is both counts as masked."""
+    found = StatisticsAccumulator()
+    found.add(
+        loss=torch.tensor(0.0),
+        entropy_N=torch.zeros(5),
+        log_ratio_N=torch.zeros(5),
+        applied_N=torch.zeros(5),
+        clipped_N=torch.tensor([True, True, True, False, True]),
+        masked_N=torch.tensor([True, False, True, True, False]),
+        advantage_N=torch.tensor([1.0, -1.0, 0.0, 2.0, 0.0]),
+        lag_N=torch.zeros(5, dtype=torch.long),
+    )
+    read = found.read()
+    assert (read.masked_tokens, read.clipped_tokens) == (2, 1)
