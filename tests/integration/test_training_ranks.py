@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import subprocess
@@ -23,7 +24,8 @@ from tests.support.training_ranks import SMALL_RATE, TEMPERATURE, batch, run_par
 
 DEADLINE_S = 400
 pytestmark = pytest.mark.timeout(900)
-ONE_RANK, TWO_RANKS = ["0", "null", "rounded0"], ["0", "1", "2", "3", "bf16", "rounded1", "rounded3"]
+ONE_RANK = ["0", "null", "masked", "rounded0"]
+TWO_RANKS = ["0", "1", "2", "3", "bf16", "masked", "rounded1", "rounded3"]
 EXACT = [(1, "0"), (2, "0"), (2, "1"), (2, "2"), (2, "3")]
 ROUNDED = [(1, "rounded0"), (2, "rounded1"), (2, "rounded3")]
 
@@ -210,6 +212,31 @@ def test_a_learning_rate_of_zero_changes_nothing(seen: dict[tuple[int, str], See
     found = seen[1, "null"]
     assert largest_difference(found.at("three"), found.at("base")) == 0
     assert found.facts["steps"][2] == found.facts["steps"][4]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_corrections_of_whole_sequences_are_those_of_a_plain_loop(
+    seen: dict[tuple[int, str], Seen], model_dir: Path, ranks: int
+):
+    """A masked sequence keeps its place in the denominators; what each sequence measured comes from all ranks."""
+    model = open_model(model_dir, torch.float32)
+    loss, masked, k1s = 0.0, 0, list[float]()
+    for ids, sampled, behaviour, advantage, weight in sequences_of(batch(1)):
+        with torch.no_grad():
+            logprobs = (model(input_ids=ids[None]).logits[0, :-1] / TEMPERATURE).log_softmax(-1)
+        log_ratio = (logprobs.gather(1, ids[1:, None])[:, 0] - behaviour[1:])[sampled[1:]]
+        k1s.append(-float(log_ratio.mean()))
+        rejected = abs(k1s[-1]) > math.log(2)
+        if rejected or (advantage < 0 and k1s[-1] > 0.2):
+            masked += int(sampled.sum()) * (advantage != 0)
+        else:
+            loss -= weight * advantage * float(log_ratio.exp().clamp(max=2.0).sum())
+    found = seen[ranks, "masked"].facts["steps"][0]
+    assert found["loss"] == pytest.approx(loss, abs=1e-5)
+    assert found["masked_tokens"] == masked > 0
+    assert found["k1_by_sequence"] == pytest.approx(k1s, abs=1e-4)
+    assert found["lags"] == [0]
+    assert found["raw_max"] > found["applied_max"]
 
 
 def test_no_tensor_is_gathered_empty(seen: dict[tuple[int, str], Seen]):

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -43,17 +45,37 @@ SMALL_RATE = 1e-4
 VARIANTS = {
     "bf16": (1, "bfloat16", 1e-2, "auto"),
     "null": (0, "float32", 0.0, "auto"),
+    "masked": (0, "float32", 1e-2, "auto"),
     "rounded0": (0, "float32", SMALL_RATE, "bfloat16"),
     "rounded1": (1, "float32", SMALL_RATE, "bfloat16"),
     "rounded3": (3, "float32", SMALL_RATE, "bfloat16"),
 }
 """Name -> ZeRO stage, dtype, learning rate, published dtype; other names are ZeRO stages."""
+MASKING = {
+    "importance": "geometric_rejection",
+    "importance_low": 0.5,
+    "importance_high": 2.0,
+    "negative_sequence_nats": 0.2,
+}
+"""Parameters of the loss of the variant `masked`: corrections that look at whole sequences."""
 
 
 def run_parameters(
-    stage: int = 0, ranks: int = 1, dtype: str = "float32", rate: float = 1e-2, published: str = "auto"
+    stage: int = 0,
+    ranks: int = 1,
+    dtype: str = "float32",
+    rate: float = 1e-2,
+    published: str = "auto",
+    loss: Mapping[str, Any] | None = None,
 ):
-    training = {"learning_rate": rate, "micro_batch_tokens": 64, "ranks": ranks, "zero_stage": stage, "dtype": dtype}
+    training = {
+        **(loss or {}),
+        "learning_rate": rate,
+        "micro_batch_tokens": 64,
+        "ranks": ranks,
+        "zero_stage": stage,
+        "dtype": dtype,
+    }
     return parameters(training=training, rollout={"temperature": TEMPERATURE}, publication={"dtype": published})
 
 
@@ -77,6 +99,9 @@ def lead(trainer: PolicyTrainer) -> tuple[dict, dict]:
                 "tokens": statistics.divergence.tokens,
                 "raw_max": statistics.importance_raw_max,
                 "applied_max": statistics.importance_applied_max,
+                "masked_tokens": statistics.masked_tokens,
+                "k1_by_sequence": [found.k1 for found in statistics.by_sequence],
+                "lags": list(statistics.by_lag),
             }
         )
 
@@ -109,7 +134,8 @@ def main(model: Path, out: Path, stages: list[str]) -> None:
     join(place, 60.0)
     for name in stages:
         stage, dtype, rate, published = VARIANTS.get(name) or (int(name), "float32", 1e-2, "auto")
-        trainer = Trainer(run_parameters(stage, place.world_size, dtype, rate, published), model)
+        loss = MASKING if name == "masked" else None
+        trainer = Trainer(run_parameters(stage, place.world_size, dtype, rate, published, loss), model)
         scratch = out / f"scratch-{name}"
         if place.rank > 0:
             follow(trainer, scratch)
