@@ -26,7 +26,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from driftline.errors import DriftlineError, ObjectMissing, StackError
+from driftline.errors import DriftlineError, StackError
 from driftline.params import Settings, settings
 from driftline.records import Head
 from driftline.store.client import open_store
@@ -82,6 +82,7 @@ class Tally:
     recoveries: dict[str, list[float]] = field(default_factory=lambda: defaultdict[str, list[float]](list))
     runs: list[str] = field(default_factory=list[str])
     metrics_missing: int = 0
+    failures: list[str] = field(default_factory=list[str])
     began: float = field(default_factory=time.monotonic)
 
 
@@ -122,7 +123,7 @@ def plan(options: Options, rng: Random) -> list[tuple[str, list[str]]]:
     rng.shuffle(mixed)
     per_run = options.kills_a_run
     runs = [("scripted", others[start : start + per_run]) for start in range(0, len(others), per_run)]
-    return [*runs, ("vllm", mixed)] if engines else runs
+    return [("vllm", mixed), *runs] if engines else runs
 
 
 class Harness:
@@ -136,24 +137,29 @@ class Harness:
         self.tally = Tally()
 
     def carry_out(self) -> None:
-        """All runs and all kills."""
+        """All runs and all kills. A run that fails is noted, and the next one begins."""
         for number, (engine, kinds) in enumerate(plan(self._options, self._rng)):
-            run = self._start(engine, number)
-            self.tally.runs.append(run)
-            log.info("run %s (%s): %s", run, engine, ", ".join(kinds))
-            observer = Observer(RunStore(open_store(settings(), patience_s=5.0), run))
             try:
-                self._kill_at(observer, kinds)
-                self._wait_for_end(run)
-            finally:
-                observer.stop()
-            found = verify(
-                RunStore(open_store(settings()), run), observer.committed, expected_steps=self._options.steps
-            )
-            found.notes += observer.doubles
-            log.info("run %s: %s", run, found)
-            self.tally.findings += found
-            self.tally.metrics_missing += metrics_missing(run, self._options.steps)
+                self._carry_out(engine, number, kinds)
+            except (AssertionError, TimeoutError, DriftlineError) as error:
+                log.exception("run %d was not carried out to its end", number)
+                self.tally.failures.append(f"run {number} ({engine}): {error}")
+
+    def _carry_out(self, engine: str, number: int, kinds: Sequence[str]) -> None:
+        run = self._start(engine, number)
+        self.tally.runs.append(run)
+        log.info("run %s (%s): %s", run, engine, ", ".join(kinds))
+        observer = Observer(RunStore(open_store(settings(), patience_s=5.0), run))
+        try:
+            self._kill_at(observer, kinds)
+            self._wait_for_end(run)
+        finally:
+            observer.stop()
+        found = verify(RunStore(open_store(settings()), run), observer.committed, expected_steps=self._options.steps)
+        found.notes += observer.doubles
+        log.info("run %s: %s", run, found)
+        self.tally.findings += found
+        self.tally.metrics_missing += metrics_missing(run, self._options.steps)
 
     def _start(self, engine: str, number: int) -> str:
         deployment = self._ask("GET", f"deployments/name/{DEPLOYMENT}")
@@ -272,6 +278,7 @@ def result(tally: Tally) -> dict[str, Any]:
         "kills_by_class": dict(tally.kills),
         "recovery_p50_s": {name: round(statistics.median(s), 1) for name, s in tally.recoveries.items()},
         "recovery_max_s": {name: round(max(s), 1) for name, s in tally.recoveries.items()},
+        "failures": tally.failures,
         "notes": found.notes[:20],
         "seconds": round(time.monotonic() - tally.began),
     }
@@ -312,18 +319,12 @@ def main() -> int:
         )
         with running_stack(work_dir) as (layout, state):
             harness = Harness(options, layout, state)
-            failure: Exception | None = None
-            try:
-                harness.carry_out()
-            except (AssertionError, TimeoutError, DriftlineError, ObjectMissing) as error:
-                log.exception("the kills were not carried out to their end")
-                failure = error
-            found = result(harness.tally) | ({"failure": str(failure)} if failure else {})
-    line = json.dumps(found)
+            harness.carry_out()
+    line = json.dumps(result(harness.tally))
     if given.json is not None:
         given.json.write_text(line + "\n")
     print(line)
-    return 0 if failure is None and harness.tally.findings.clean else 1
+    return 0 if harness.tally.findings.clean and not harness.tally.failures else 1
 
 
 if __name__ == "__main__":
