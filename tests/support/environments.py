@@ -59,6 +59,14 @@ class QuickDice(Dice):
     wait_s: float = 0.0
 
 
+@dataclass(frozen=True)
+class SlowDice(Dice):
+    """The same at leisure."""
+
+    id: str = "slow-dice/v1"
+    wait_s: float = 0.6
+
+
 class _Dice:
     def __init__(self, wait_s: float) -> None:
         self._wait_s = wait_s
