@@ -44,12 +44,12 @@ CLASSES = ("engine", "cell", "trainer", "trainer-flow", "parent-flow", "worker",
 """What the issue of being killed is about; each gets its share of the kills."""
 BESIDES = ("cell-flow", "keeper")
 """Killed now and then as well."""
-RECOVERY_S = 300.0
+RECOVERY_S = 400.0
 """How long a run may take to its next step after a kill."""
 HASTE = 0.2
 """How often a kill does not wait until the one before is overcome."""
-FIRST_STEP_S = 400.0
-END_S = 600.0
+FIRST_STEP_S = 900.0
+END_S = 900.0
 DEPLOYMENT = "post-training/local"
 PLENTY = {
     "cell_restarts": 100,
@@ -123,7 +123,7 @@ def plan(options: Options, rng: Random) -> list[tuple[str, list[str]]]:
     rng.shuffle(mixed)
     per_run = options.kills_a_run
     runs = [("scripted", others[start : start + per_run]) for start in range(0, len(others), per_run)]
-    return [("vllm", mixed), *runs] if engines else runs
+    return [*runs, ("vllm", mixed)] if engines else runs
 
 
 class Harness:
@@ -144,6 +144,7 @@ class Harness:
             except (AssertionError, TimeoutError, DriftlineError) as error:
                 log.exception("run %d was not carried out to its end", number)
                 self.tally.failures.append(f"run {number} ({engine}): {error}")
+                self._cancel_all()
 
     def _carry_out(self, engine: str, number: int, kinds: Sequence[str]) -> None:
         run = self._start(engine, number)
@@ -231,6 +232,14 @@ class Harness:
                     raise AssertionError(f"the flow run ended as {last['state_type']}: {last['state']['message']}")
             time.sleep(1.0)
         raise TimeoutError(f"run {run} did not complete within {END_S:.0f} s of its last kill")
+
+    def _cancel_all(self) -> None:
+        """Cancel what a failed run has left, so that the next one can begin."""
+        query = {"flows": {"name": {"any_": ["post-training"]}}}
+        for row in self._ask("POST", "flow_runs/filter", query):
+            if row["state_type"] not in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED"):
+                document = {"state": {"type": "CANCELLING"}, "force": True}
+                self._ask("POST", f"flow_runs/{row['id']}/set_state", document)
 
     def _ask(self, method: str, path: str, document: Any = None) -> Any:
         return web.send(method, f"{self._api}/{path}", document, patience_s=120)
