@@ -6,9 +6,10 @@ import os
 import shutil
 from collections.abc import Sequence
 
-from driftline.engine.environment_variables import engine_environment, is_cpu_build
+from driftline.engine.environment_variables import engine_environment
 from driftline.errors import ConfigurationError
 from driftline.params import RunParameters
+from driftline.training import environment_variables
 
 
 def rollout_environment(params: RunParameters) -> dict[str, str]:
@@ -18,14 +19,7 @@ def rollout_environment(params: RunParameters) -> dict[str, str]:
 
 def training_environment(params: RunParameters) -> dict[str, str]:
     """What a process that trains, or makes or assembles a model, needs in its environment."""
-    variables = {
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, len(params.training.cpus))),
-    }
-    if is_cpu_build():
-        variables["DS_ACCELERATOR"] = "cpu"
-    return variables
+    return environment_variables.training_environment(params, os.environ)
 
 
 def pinned(cpus: Sequence[int]) -> list[str]:

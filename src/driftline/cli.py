@@ -24,6 +24,7 @@ from driftline.errors import ConfigurationError, DriftlineError, StackError
 from driftline.params import adopt_environment, settings
 
 if TYPE_CHECKING:
+    from driftline.store.run_store import RunStore
     from infra.health import PartStatus
     from infra.layout import Layout
 
@@ -174,6 +175,57 @@ def report(
 
 @app.command()
 @_known_errors
+def replay(
+    step: Annotated[int, typer.Option(help="Number of a committed step.", min=1)],
+    run: Annotated[str, typer.Option(help="Id of the run, or `latest`.")] = "latest",
+    json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
+) -> None:
+    """Rebuild a step from objects alone; exit code 1 unless its figures agree with the record."""
+    _adopt(_layout())
+    from driftline import cli_runs
+
+    result = cli_runs.replay(_run_store(run), step, lambda line: complaints.print(line, markup=False, style="dim"))
+    console.print(cli_runs.replay_table(result))
+    if json_path is not None:
+        json_path.write_text(json.dumps(dict(result), indent=2) + "\n")
+    if not result["agrees"]:
+        complaints.print(f"[bold red]the replay does not agree with the record[/] (within {result['tolerance']:g})")
+        raise typer.Exit(1)
+    console.print(f"the replay agrees with the record within {result['tolerance']:g}")
+
+
+@app.command()
+@_known_errors
+def gc(
+    run: Annotated[str, typer.Option(help="Id of the run.")],
+    keep_steps: Annotated[int, typer.Option(help="So many of the last steps stay replayable.", min=1)] = 20,
+    keep_versions: Annotated[int, typer.Option(help="So many of the newest policy versions stay.", min=1)] = 5,
+    grace_s: Annotated[float, typer.Option(help="Objects younger than this stay, in seconds.", min=0)] = 600.0,
+    apply: Annotated[bool, typer.Option("--apply/--dry-run", help="Delete; by default it only says what.")] = False,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
+) -> None:
+    """Delete what no kept step needs and no reader has pinned; steps that are not kept lose replay."""
+    _adopt(_layout())
+    from driftline import cli_runs
+    from driftline.store import collection
+
+    run_store = _run_store(run)
+    plan = collection.plan(run_store, keep_steps=keep_steps, keep_versions=keep_versions, grace_s=grace_s)
+    console.print(cli_runs.plan_table(plan))
+    if plan.unreplayable:
+        lose = "have lost" if apply else "would lose"
+        console.print(f"steps {cli_runs.steps_text(plan.unreplayable)} {lose} replay: their inputs go")
+    if apply:
+        collection.collect(run_store, plan)
+        console.print(f"{len(plan.doomed)} objects are deleted")
+    else:
+        console.print("nothing was deleted: this was a dry run; delete with --apply")
+    if json_path is not None:
+        json_path.write_text(json.dumps(cli_runs.plan_dict(plan, applied=apply), indent=2) + "\n")
+
+
+@app.command()
+@_known_errors
 def demo(
     auto_ports: AutoPorts = False,
     start_deadline: StartDeadline = 300.0,
@@ -212,6 +264,15 @@ def _report(layout: Layout, run: str, json_path: Path | None) -> None:
     console.print(table(found))
     if json_path is not None:
         json_path.write_text(to_json(found))
+
+
+def _run_store(run: str) -> RunStore:
+    from driftline.store.client import open_store
+    from driftline.store.run_store import RunStore
+    from driftline.tracking.report import find_run
+
+    store = open_store(settings())
+    return RunStore(store, find_run(store, run).run)
 
 
 def _layout() -> Layout:

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from driftline import cli_runs
+from driftline.errors import ConfigurationError
 from driftline.params import RunParameters
 from driftline.records import Head, ModelSource
 from driftline.store import keys
@@ -137,7 +139,12 @@ def closing() -> Iterator[list[Any]]:
 
 
 def test_a_trainer_that_is_killed_or_replaced_loses_nothing(
-    s3_store: S3Store, seaweed: Seaweed, model: ModelSource, tmp_path: Path, closing: list[Any]
+    s3_store: S3Store,
+    seaweed: Seaweed,
+    model: ModelSource,
+    tmp_path: Path,
+    closing: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
 ):
     """OpenRLHF#1322, NeMo-RL#3480: what was finished stays, step numbers go on, no group is used twice."""
     params = parameters(training={"steps": 5})
@@ -183,8 +190,28 @@ def test_a_trainer_that_is_killed_or_replaced_loses_nothing(
     named = records[-1].checkpoint
     assert named is not None
     assert s3_store.get(named.key).body
+    replay_agrees(run_store, 4, seaweed, tmp_path, monkeypatch)
     overheads = [record.times.committed - record.times.train_end for record in records]
     assert min(overheads) < 1.0
+
+
+def replay_agrees(
+    run_store: RunStore, step: int, seaweed: Seaweed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`driftline replay`: the step again from objects alone, in a process of its own."""
+    for name, value in {**seaweed.environment, "DRIFTLINE_WORK_DIR": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    log: list[str] = []
+    result = cli_runs.replay(run_store, step, log.append)
+    assert result["agrees"], (result, log)
+    record = run_store.steps()[step - 1]
+    figures = result["figures"]
+    for name in (metrics.LOSS, metrics.GRADIENT_NORM, metrics.K1, metrics.K3, metrics.ESS_FRACTION):
+        assert figures[name]["record"] == record.metrics[name]
+        assert figures[name]["replay"] == pytest.approx(record.metrics[name], abs=1e-5, rel=1e-5)
+    assert record.metrics[metrics.GRADIENT_NORM] > 0.01
+    with pytest.raises(ConfigurationError, match="there is no step 9"):
+        cli_runs.replay(run_store, 9, log.append)
 
 
 def test_two_ranks_train_one_run(

@@ -76,9 +76,20 @@ class Cell:
     def heartbeat(self) -> None:
         self.runs.write_offset(
             OffsetReport(
-                RUN, self.name, self.incarnation, 0, 0, 0.0, 0.0, 0, 0, self.generated, 0.0,
-                account=self.account(), earlier=self.earlier,
-            )  # fmt: skip
+                RUN,
+                self.name,
+                self.incarnation,
+                0,
+                0,
+                0.0,
+                0.0,
+                0,
+                0,
+                self.generated,
+                0.0,
+                account=self.account(),
+                earlier=self.earlier,
+            )
         )
 
     def succeed(self) -> Cell:
@@ -134,16 +145,27 @@ class Trainer:
         version = PolicyVersion(number, 1)
         self.records.append(
             StepRecord(
-                RUN, number, 1, version, version, uses, tuple(self.given_up), {}, {}, StepTimes(0, 0, 0, 0, 0, 0), None,
-                frontier=frontier, ledger=ledger,
-            )  # fmt: skip
+                RUN,
+                number,
+                1,
+                version,
+                version,
+                uses,
+                tuple(self.given_up),
+                {},
+                {},
+                StepTimes(0, 0, 0, 0, 0, 0),
+                None,
+                frontier=frontier,
+                ledger=ledger,
+            )
         )
         self.given_up = []
         return ledger
 
 
-ACTS = ("sample", "score", "throw away", "deliver", "deliver", "again", "heartbeat", "kill", "look", "stale", "failed",
-        "step", "step", "restart")  # fmt: skip
+ACTS = ("sample", "score", "throw away", "deliver", "deliver", "again", "heartbeat", "kill", "look", "stale",
+        "failed", "step", "step", "restart")  # fmt: skip
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,7 +1,8 @@
 """Driver of the fencing tests: `python -m tests.support.trainer_process RUN [train|removal]`.
 
-A trainer loop over a real store, with a trainer group of one weight. With a second argument it stops itself, as if by
-SIGSTOP from outside: in the middle of its second step, or when it is about to delete its first old checkpoint.
+A trainer loop over a real store, with a trainer group of one weight; it begins when told by a line on stdin. With a
+second argument it stops itself, as if by SIGSTOP from outside: in the middle of its second step, or when it is about
+to delete its first old checkpoint.
 """
 
 from __future__ import annotations
@@ -52,15 +53,14 @@ class StoppingLoop(TrainingLoop):
 
 
 def main(run: str, where: str = "") -> int:
+    sys.stdin.readline()
     runs = RunStore(open_store(settings()), run)
     params = RunParameters.model_validate(runs.describe().parameters)
     group = StoppingGroup() if where == "train" else FakeGroup()
     make = StoppingLoop if where == "removal" else TrainingLoop
     scratch = Path(tempfile.mkdtemp())
     try:
-        make(
-            runs, runs.take_epoch(), params, group, NullSink(), model_dir=Path("none"), scratch=scratch, emit=tell
-        ).run()
+        make(runs, runs.take_epoch(), params, group, NullSink(), scratch=scratch, emit=tell).run()
     except DriftlineError as error:
         tell({"event": "error", "type": type(error).__name__, "message": str(error)})
         return 1

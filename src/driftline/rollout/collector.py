@@ -99,6 +99,7 @@ class Collector:
             run_store,
             resources.engine,
             threads,
+            reader=f"{place.name}-{tally.incarnation}",
             update_deadline_s=parameters.engine.request_deadline_s,
             on_head=self._on_head,
             on_applied=telemetry.applied,

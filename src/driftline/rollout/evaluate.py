@@ -10,8 +10,9 @@ import argparse
 import asyncio
 import logging
 import time
+import uuid
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 
 from driftline.engine.protocol import Engine
@@ -26,6 +27,7 @@ from driftline.rollout.episode import Episode, EpisodeLimits, EpisodeResources, 
 from driftline.rollout.guard import EnvironmentGuard
 from driftline.rollout.meters import BusyMeter
 from driftline.store import tasksets
+from driftline.store.pins import pinned
 from driftline.store.run_store import RunStore
 from driftline.tracking import metrics
 from driftline.tracking.sink import Sink, open_sink
@@ -116,7 +118,7 @@ async def evaluate(found: Surroundings, engine: Engine, sink: Sink, numbers: Seq
     results: list[EvaluationResult] = []
     with guard.installed():
         for version in versions:
-            await engine.update(await asyncio.to_thread(run_store.read_manifest, version))
+            await _take_up(engine, run_store, version)
             began = time.monotonic()
             played = await evaluate_version(
                 resources,
@@ -131,6 +133,18 @@ async def evaluate(found: Surroundings, engine: Engine, sink: Sink, numbers: Seq
             _tell(result, sink)
             results.append(result)
     return results
+
+
+async def _take_up(engine: Engine, run_store: RunStore, version: PolicyVersion) -> None:
+    """Have the engine hold a version, which must not be collected meanwhile."""
+    reader = f"evaluation-{version.number}-{uuid.uuid4().hex[:8]}"
+    with ExitStack() as reading:
+        pin = pinned(run_store.store, run_store.run, reader, versions=[version])
+        await asyncio.to_thread(reading.enter_context, pin)
+        try:
+            await engine.update(await asyncio.to_thread(run_store.read_manifest, version))
+        finally:
+            await asyncio.to_thread(reading.close)
 
 
 def _tell(result: EvaluationResult, sink: Sink) -> None:

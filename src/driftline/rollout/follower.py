@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from driftline.engine.protocol import Engine, UpdateReport
@@ -19,6 +20,7 @@ from driftline.errors import DeadlineExceeded, ObjectMissing, WeightUpdateFailed
 from driftline.records import Head, PolicyVersion
 from driftline.rollout import scheduler
 from driftline.rollout.background import StoreThreads
+from driftline.store.pins import pinned
 from driftline.store.run_store import RunStore
 
 LOG = logging.getLogger(__name__)
@@ -49,6 +51,7 @@ class HeadFollower:
         engine: Engine,
         threads: StoreThreads,
         *,
+        reader: str,
         update_deadline_s: float,
         on_head: Callable[[], None],
         on_applied: Callable[[Applied], None],
@@ -58,6 +61,7 @@ class HeadFollower:
         self._run_store = run_store
         self._engine = engine
         self._threads = threads
+        self._reader = reader
         self._update_deadline_s = update_deadline_s
         self._on_head = on_head
         self._on_applied = on_applied
@@ -95,7 +99,7 @@ class HeadFollower:
                 f"no policy was published within {deadline_s:g} s: see the trainer's log, or raise "
                 "limits.batch_deadline_s"
             ) from None
-        await self._catch_up()
+        await self._catch_up_late()
 
     async def follow(self) -> None:
         """Poll HEAD and take up its versions until HEAD says that the run is over."""
@@ -103,6 +107,18 @@ class HeadFollower:
             if await self._poll():
                 await self._catch_up()
             await asyncio.sleep(POLL_IDLE_S if self._is_idle() else POLL_S)
+
+    async def _catch_up_late(self) -> None:
+        """Catch up for the first time: HEAD may move far on meanwhile, and what is being read must stay."""
+        if self.newest.version is None:
+            return
+        store, run, versions = self._run_store.store, self._run_store.run, [self.newest.version]
+        with ExitStack() as reading:
+            await self._threads.run(reading.enter_context, pinned(store, run, self._reader, versions=versions))
+            try:
+                await self._catch_up()
+            finally:
+                await self._threads.run(reading.close)
 
     async def _poll(self) -> bool:
         """Read HEAD if it has changed; returns whether it is known."""

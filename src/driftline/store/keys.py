@@ -12,6 +12,9 @@ runs/<run>/offsets/<cell>.json                       OffsetReport
 runs/<run>/timeline/<process>/<seq>.json             list of Span
 runs/<run>/evaluation/<version>.json                 EvaluationResult
 runs/<run>/resumptions/<n>.json                      claim of the n-th resumption   conditional put
+
+
+runs/<run>/pins/<reader>.json                        Pin                          put, deleted by its reader
 runs/<run>/model/...                                 the final policy, a model directory
 models/<digest>/...                                  base models, by content; manifest.json (ModelSource) last
 tasksets/<name>/<version>/{manifest.json,tasks.parquet}, tasksets/<name>/HEAD
@@ -125,6 +128,16 @@ def resumptions_prefix(run: str) -> str:
 def resumption(run: str, number: int) -> str:
     """Key of the claim of a run's n-th resumption, counted from 1."""
     return f"{resumptions_prefix(run)}{number:04d}.json"
+
+
+def pins_prefix(run: str) -> str:
+    """Prefix of the readers' pins."""
+    return f"{run_prefix(run)}pins/"
+
+
+def pin(run: str, reader: str) -> str:
+    """Key of a reader's pin."""
+    return f"{pins_prefix(run)}{reader}.json"
 
 
 def final_model_prefix(run: str) -> str:

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from driftline.engine.protocol import UpdateReport
+from driftline.engine.scripted import ScriptedEngine
 from driftline.environment import Message, StepResult
 from driftline.errors import DeadlineExceeded, EngineDied, WeightUpdateFailed
-from driftline.records import Group, PolicyVersion
+from driftline.records import Group, PolicyVersion, WeightsManifest
 from driftline.rollout import assignment
 from driftline.store import tasksets
 from driftline.store.memory import MemoryStore
+from driftline.store.pins import pins
 from driftline.store.run_store import RunStore
 from driftline.tracking import metrics
 from tests.support.rollout import Behaviour, OddFamily, forever, manifest
@@ -361,3 +364,23 @@ async def test_a_head_is_acknowledged_only_when_the_engine_holds_its_version() -
     for step, batch in enumerate(trainer.batches):
         versions = {segment.version for group in batch for t in group.trajectories for segment in t.segments}
         assert versions == {step}
+
+
+async def test_a_late_cell_pins_the_version_it_begins_with_while_it_takes_it_up() -> None:
+    params = toy_parameters()
+    store = MemoryStore()
+    run_store = create_run(store, params)
+    await ToyTrainer(run_store, params, steps=0, finish=False).run()
+    pinned_meanwhile: list[list[PolicyVersion]] = []
+    update = ScriptedEngine.update
+
+    async def watched(engine: ScriptedEngine, manifest: WeightsManifest) -> UpdateReport:
+        pinned_meanwhile.append([version for pin in pins(store, RUN) for version in pin.versions])
+        return await update(engine, manifest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ScriptedEngine, "update", watched)
+        await run_all(ToyTrainer(run_store, params, steps=2), Cell(run_store, params))
+    assert pinned_meanwhile[0] == [PolicyVersion(0, 1)]
+    assert pinned_meanwhile[1:] == [[]] * (len(pinned_meanwhile) - 1), "later versions are HEAD's own"
+    assert pins(store, RUN) == []
