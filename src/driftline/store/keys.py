@@ -12,8 +12,6 @@ runs/<run>/offsets/<cell>.json                       OffsetReport
 runs/<run>/timeline/<process>/<seq>.json             list of Span
 runs/<run>/evaluation/<version>.json                 EvaluationResult
 runs/<run>/resumptions/<n>.json                      claim of the n-th resumption   conditional put
-
-
 runs/<run>/pins/<reader>.json                        Pin                          put, deleted by its reader
 runs/<run>/model/...                                 the final policy, a model directory
 models/<digest>/...                                  base models, by content; manifest.json (ModelSource) last
