@@ -239,6 +239,16 @@ def test_corrections_of_whole_sequences_are_those_of_a_plain_loop(
     assert found["raw_max"] > found["applied_max"]
 
 
+@pytest.mark.parametrize("which", [*EXACT, (2, "bf16"), *ROUNDED], ids=str)
+def test_a_batch_is_measured_as_the_step_will_see_it(seen: dict[tuple[int, str], Seen], which: tuple[int, str]):
+    """Measuring moves no weight: the step after it is that of a plain loop, in the first of these tests."""
+    k3, k1_by_sequence = seen[which].facts["measured"]
+    step = seen[which].facts["steps"][0]
+    tolerance = 2e-2 if which[1] == "bf16" else 1e-5
+    assert k3 == pytest.approx(step["k3"], rel=tolerance, abs=tolerance)
+    assert k1_by_sequence == pytest.approx(step["k1_by_sequence"], rel=tolerance, abs=tolerance)
+
+
 def test_no_tensor_is_gathered_empty(seen: dict[tuple[int, str], Seen]):
     """trl#6386: under ZeRO 3 `numel()` is 0."""
     shapes = {name: tensor.shape for name, tensor in seen[1, "0"].at("base").items()}

@@ -215,6 +215,10 @@ class FakeGroup:
         self.weight = self.weight + 1
         return self.outcome
 
+    def measure(self, batch: TrainingBatch) -> StepStatistics:
+        self.acts.append("measure")
+        return self.outcome.statistics
+
     def score(self, token_ids: Sequence[int]) -> list[float]:
         return [-1.0] * (len(token_ids) - 1)
 

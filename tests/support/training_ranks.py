@@ -107,6 +107,8 @@ def lead(trainer: PolicyTrainer) -> tuple[dict, dict]:
 
     note("base")
     facts["probe"] = trainer.score([5, 6, 7, 8])
+    measured = trainer.measure(batch(1))
+    facts["measured"] = [measured.divergence.k3, [found.k1 for found in measured.by_sequence]]
     step(1)
     step(2)
     note("two")

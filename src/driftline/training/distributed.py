@@ -33,6 +33,7 @@ class Act(enum.IntEnum):
     SAVE = 4
     LOAD = 5
     REPLACE = 6
+    MEASURE = 7
 
 
 @dataclass(frozen=True, slots=True)

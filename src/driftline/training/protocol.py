@@ -51,7 +51,19 @@ class PolicyTrainer(Protocol):
         ...
 
     def train(self, batch: TrainingBatch) -> StepOutcome:
-        """Take one optimizer step on a batch. Not idempotent."""
+        """Take one optimizer step on a batch. Not idempotent.
+
+        Raises:
+            LogprobsNotFinite: A log-probability is NaN or infinite; the message names the sequence.
+        """
+        ...
+
+    def measure(self, batch: TrainingBatch) -> StepStatistics:
+        """Measure a batch under the weights as they are: forward passes alone, no step. Idempotent.
+
+        Raises:
+            LogprobsNotFinite: A log-probability is NaN or infinite; the message names the sequence.
+        """
         ...
 
     def score(self, token_ids: Sequence[int]) -> list[float]:

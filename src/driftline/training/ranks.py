@@ -24,6 +24,7 @@ from driftline.training.batch import TrainingBatch
 from driftline.training.distributed import Act, Command, announce, await_command, share_batch
 from driftline.training.gather import full_tensors, replace_weights
 from driftline.training.protocol import StepOutcome
+from driftline.training.statistics import StepStatistics
 from driftline.training.trainer import Trainer
 
 
@@ -55,6 +56,12 @@ class TrainerGroup:
         sizes = (batch.token_ids_S.numel(), batch.sequences)
         with self._act(Command(Act.TRAIN, sizes)):
             return self._trainer.train(share_batch(batch, *sizes))
+
+    def measure(self, batch: TrainingBatch) -> StepStatistics:
+        """Measure a batch under the weights as they are, without a step."""
+        sizes = (batch.token_ids_S.numel(), batch.sequences)
+        with self._act(Command(Act.MEASURE, sizes)):
+            return self._trainer.measure(share_batch(batch, *sizes))
 
     def score(self, token_ids: Sequence[int]) -> list[float]:
         """Log-probabilities (nats, temperature 1) of `token_ids[1:]` under the weights as they are."""
@@ -106,6 +113,9 @@ def follow(trainer: Trainer, scratch: Path) -> None:
             case Act.TRAIN:
                 tokens, sequences = command.arguments[:2]
                 trainer.train(share_batch(None, tokens, sequences))
+            case Act.MEASURE:
+                tokens, sequences = command.arguments[:2]
+                trainer.measure(share_batch(None, tokens, sequences))
             case Act.SCORE:
                 ids = torch.zeros(command.arguments[0], dtype=torch.long)
                 dist.broadcast(ids, src=0)

@@ -38,6 +38,8 @@ class StepStatistics:
     """Of each sequence of the batch, in its order."""
     masked_tokens: int = 0
     """Tokens with an advantage that the correction or the sequence mask took out."""
+    masked_by_sequence: tuple[int, ...] = ()
+    """The masked tokens, sequence by sequence."""
     clipped_tokens: int = 0
     """Tokens with an advantage, not masked, whose gradient the surrogate took away."""
 
@@ -53,7 +55,7 @@ class StatisticsAccumulator:
             lags: How many lags are told apart, from 0 on; the last takes all beyond it.
         """
         self._sequences, self._lags = sequences, lags
-        self.sums = torch.zeros((lags + sequences) * SUMS + _SCALARS, dtype=torch.float64)
+        self.sums = torch.zeros((lags + sequences) * SUMS + sequences + _SCALARS, dtype=torch.float64)
         self.maxima = torch.zeros(_MAXIMA, dtype=torch.float64)
 
     def add(
@@ -87,11 +89,12 @@ class StatisticsAccumulator:
         terms = token_terms(log_ratio)
         lag = lag_N.cpu()
         self._rows(0, self._lags).index_add_(0, lag.clamp(max=self._lags - 1), terms)
-        if sequence_N is not None:
-            self._rows(self._lags, self._sequences).index_add_(0, sequence_N.cpu(), terms)
         raw = ratio(log_ratio)
         taught = advantage_N.cpu() != 0
         masked = torch.zeros_like(taught) if masked_N is None else masked_N.cpu() & taught
+        if sequence_N is not None:
+            self._rows(self._lags, self._sequences).index_add_(0, sequence_N.cpu(), terms)
+            self._masked().index_add_(0, sequence_N.cpu(), masked.double())
         scalars = [
             loss.detach().double().cpu(),
             entropy_N.double().sum().cpu(),
@@ -129,8 +132,13 @@ class StatisticsAccumulator:
             by_lag={lag: found for lag, row in enumerate(by_lag) if (found := summarise(row)).tokens},
             by_sequence=tuple(summarise(row) for row in self._rows(self._lags, self._sequences)),
             masked_tokens=round(masked),
+            masked_by_sequence=tuple(round(float(count)) for count in self._masked()),
             clipped_tokens=round(cut),
         )
+
+    def _masked(self) -> Tensor:
+        """Masked tokens of each sequence, as a view."""
+        return self.sums[-_SCALARS - self._sequences : -_SCALARS]
 
     def _rows(self, first: int, count: int) -> Tensor:
         """Sums of some lags or sequences, `[count, SUMS]`, as a view."""

@@ -29,7 +29,7 @@ from driftline.training.objective import SampledTokens, choice_of, token_objecti
 from driftline.training.packing import MicroBatchPlan, cut, padded_tokens, share
 from driftline.training.protocol import StepOutcome
 from driftline.training.rounding import RoundedModule
-from driftline.training.statistics import StatisticsAccumulator
+from driftline.training.statistics import StatisticsAccumulator, StepStatistics
 from driftline.weights.tensors import DTYPES
 
 ADAM_BETAS = (0.9, 0.999)
@@ -86,7 +86,7 @@ class Trainer:
         taught = self._plans((batch.advantages_N != 0).nonzero().flatten().tolist(), lengths)
         scored = self._plans((batch.advantages_N == 0).nonzero().flatten().tolist(), lengths)
         training, scoring = (share(plans, lengths, self.ranks)[self.rank] for plans in (taught or [()], scored))
-        statistics = StatisticsAccumulator(sequences=batch.sequences, lags=self.params.overlap.max_lag_versions + 1)
+        statistics = self._statistics(batch)
         views = _SequenceViews(batch)
         with torch.no_grad():
             for plan in scoring:
@@ -109,6 +109,17 @@ class Trainer:
             tokens=sum(lengths),
             padding_share=1 - sum(lengths) / max(1, padded),
         )
+
+    def measure(self, batch: TrainingBatch) -> StepStatistics:
+        """Measure a batch under the weights as they are, without a step."""
+        lengths = batch.lengths_N.tolist()
+        plans = share(self._plans(list(range(batch.sequences)), lengths), lengths, self.ranks)[self.rank]
+        statistics, views = self._statistics(batch), _SequenceViews(batch)
+        with torch.no_grad():
+            for plan in plans:
+                self._micro_batch(views, plan, statistics)
+        self._reduce(statistics)
+        return statistics.read()
 
     def score(self, token_ids: Sequence[int]) -> list[float]:
         """Log-probabilities (nats, temperature 1) of `token_ids[1:]`, each given its prefix."""
@@ -174,6 +185,9 @@ class Trainer:
     ) -> tuple[Tensor, Tensor]:
         device = self.engine.device
         return self.engine(ids_BT.to(device), rows_N.to(device), columns_N.to(device), temperature)
+
+    def _statistics(self, batch: TrainingBatch) -> StatisticsAccumulator:
+        return StatisticsAccumulator(batch.sequences, lags=self.params.overlap.max_lag_versions + 1)
 
     def _any_rank(self, flag: bool) -> bool:
         if self.ranks == 1:

@@ -83,7 +83,7 @@ def test_lags_and_sequences_are_told_apart_over_micro_batches():
 
 def test_masked_and_clipped_tokens_are_counted_once_where_they_taught():
     """A token of a sequence without an advantage counts as neither; one that is both counts as masked."""
-    found = StatisticsAccumulator()
+    found = StatisticsAccumulator(sequences=4)
     found.add(
         loss=torch.tensor(0.0),
         entropy_N=torch.zeros(5),
@@ -93,6 +93,8 @@ def test_masked_and_clipped_tokens_are_counted_once_where_they_taught():
         masked_N=torch.tensor([True, False, True, True, False]),
         advantage_N=torch.tensor([1.0, -1.0, 0.0, 2.0, 0.0]),
         lag_N=torch.zeros(5, dtype=torch.long),
+        sequence_N=torch.tensor([1, 1, 2, 3, 0]),
     )
     read = found.read()
     assert (read.masked_tokens, read.clipped_tokens) == (2, 1)
+    assert read.masked_by_sequence == (0, 1, 0, 1)
