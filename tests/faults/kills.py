@@ -94,7 +94,7 @@ def parameters(options: Options, engine: str, seed: int) -> dict[str, Any]:
         "seed": seed,
         "model": {"hidden_size": 32, "layers": 2, "heads": 2, "warm_start_steps": 4, "warm_start_batch": 4},
         "environment": {
-            "id": "tests.support.environments:Dice", "task_set": "faults", "train_tasks": 64, "held_out_tasks": 4,
+            "id": "tests.support.environments:SlowDice", "task_set": "faults", "train_tasks": 64, "held_out_tasks": 4,
         },
         "rollout": {"group_size": 4, "groups_per_step": 4, "cells": 2 if scripted else 1, "lease_s": 8},
         "overlap": {"lead_groups": 4},
@@ -108,22 +108,22 @@ def parameters(options: Options, engine: str, seed: int) -> dict[str, Any]:
     return found
 
 
-def plan(options: Options, rng: Random) -> list[tuple[str, list[str]]]:
-    """The runs: engine backend, and the kinds of process to kill in it, in order. Each class has its share."""
+def plan(options: Options, rng: Random) -> dict[str, list[str]]:
+    """Engine backend -> the kinds of process to kill in its runs, in order. Each class has its share.
+
+    Engines are killed in the runs that have real ones, with a few others among them.
+    """
     share = [name for name in CLASSES for _ in range(options.kills // (len(CLASSES) + 1))]
     rest = [*BESIDES, *CLASSES[1:]]
     while len(share) < options.kills:
-        share.append(rest[(len(share)) % len(rest)])
+        share.append(rest[len(share) % len(rest)])
     engines = [name for name in share if name == "engine"]
     others = [name for name in share if name != "engine"]
     rng.shuffle(others)
-    # Engines are killed in a run of their own, with a few others among them.
-    beside = max(0, options.kills_a_run - len(engines))
-    mixed, others = [*engines, *others[:beside]], others[beside:]
+    beside = max(0, options.kills_a_run - len(engines)) if engines else 0
+    mixed = [*engines, *others[:beside]]
     rng.shuffle(mixed)
-    per_run = options.kills_a_run
-    runs = [("scripted", others[start : start + per_run]) for start in range(0, len(others), per_run)]
-    return [*runs, ("vllm", mixed)] if engines else runs
+    return {"scripted": others[beside:], "vllm": mixed}
 
 
 class Harness:
@@ -137,25 +137,35 @@ class Harness:
         self.tally = Tally()
 
     def carry_out(self) -> None:
-        """All runs and all kills. A run that fails is noted, and the next one begins."""
-        for number, (engine, kinds) in enumerate(plan(self._options, self._rng)):
-            try:
-                self._carry_out(engine, number, kinds)
-            except (AssertionError, TimeoutError, DriftlineError) as error:
-                log.exception("run %d was not carried out to its end", number)
-                self.tally.failures.append(f"run {number} ({engine}): {error}")
-                self._cancel_all()
+        """All runs and all kills. A run that fails is noted, and the next one begins; kills that came too late wait."""
+        for engine, kinds in plan(self._options, self._rng).items():
+            left, runs = kinds, 0
+            while left and runs <= 2 * len(kinds) // self._options.kills_a_run + 1:
+                now, left = left[: self._options.kills_a_run], left[self._options.kills_a_run :]
+                left = [*self._carry_out(engine, now), *left]
+                runs += 1
 
-    def _carry_out(self, engine: str, number: int, kinds: Sequence[str]) -> None:
-        run = self._start(engine, number)
+    def _carry_out(self, engine: str, kinds: Sequence[str]) -> list[str]:
+        """One run; returns the kinds that were not killed in it."""
+        run = self._start(engine, len(self.tally.runs))
         self.tally.runs.append(run)
         log.info("run %s (%s): %s", run, engine, ", ".join(kinds))
         observer = Observer(RunStore(open_store(settings(), patience_s=5.0), run))
+        left = list(kinds)
         try:
-            self._kill_at(observer, kinds)
+            self._kill_at(observer, left)
             self._wait_for_end(run)
+            observer.stop()
+            self._count(run, observer)
+        except (AssertionError, TimeoutError, DriftlineError) as error:
+            log.exception("run %s was not carried out to its end", run)
+            self.tally.failures.append(f"run {run} ({engine}): {error}")
+            self._cancel_all()
         finally:
             observer.stop()
+        return left
+
+    def _count(self, run: str, observer: Observer) -> None:
         found = verify(RunStore(open_store(settings()), run), observer.committed, expected_steps=self._options.steps)
         found.notes += observer.doubles
         log.info("run %s: %s", run, found)
@@ -172,17 +182,20 @@ class Harness:
         made = self._ask("POST", f"deployments/{deployment['id']}/create_flow_run", document)
         return run_of(made["id"], datetime.fromisoformat(made["expected_start_time"]), {})
 
-    def _kill_at(self, observer: Observer, kinds: Sequence[str]) -> None:
+    def _kill_at(self, observer: Observer, left: list[str]) -> None:
+        """Kill what is left to kill, until the run is nearly over; takes from the list what was killed."""
         last = self._options.steps - 1
         self._until(lambda head: head.step >= 1, observer, FIRST_STEP_S, "the first step")
-        for kind in kinds:
+        while left:
+            kind = left[0]
             hasty = self._rng.random() < HASTE
-            time.sleep(self._rng.uniform(0.0, 3.0))
+            time.sleep(self._rng.uniform(0.0, 2.0))
             before = observer.head
             assert before is not None
             if before.step >= last:
-                log.info("the run is nearly over: no kill of %s", kind)
+                log.info("the run is nearly over: %s are left for the next", ", ".join(left))
                 return
+            left.pop(0)
             if not self._kill(kind):
                 log.warning("nothing to kill: %s", kind)
                 continue
