@@ -137,7 +137,7 @@ class Harness:
         self.tally = Tally()
 
     def carry_out(self) -> None:
-        """All runs and all kills. A run that fails is noted; kills for which a run was too short wait for the next."""
+        """All runs and all kills. A run that fails is noted; kills that came too late wait for the next."""
         for engine, kinds in plan(self._options, self._rng).items():
             left, runs = kinds, 0
             while left and runs <= 2 * len(kinds) // self._options.kills_a_run + 1:
