@@ -115,6 +115,11 @@ def connection(layout: Layout) -> dict[str, str] | None:
 def _bring_up(layout: Layout, state: StackState, options: StartOptions, say: Say) -> None:
     known = parts(layout, state)
     client = SupervisorClient(layout)
+    if missing := known.keys() - client.processes().keys():
+        raise StackError(
+            f"the stack that is running has no {', '.join(sorted(missing))}: another version of driftline started "
+            "it: run `driftline down`, then `driftline up`"
+        )
     until = time.monotonic() + options.start_deadline_s
     _start(client, SERVERS)
     wait_ready(client, layout, state, [known["seaweedfs"], known["prefect"]], until, say)

@@ -173,6 +173,21 @@ def test_an_interrupted_start_leaves_nothing(layout: Layout, codes: dict[str, st
     assert processes.marked(layout.root) == []
 
 
+def test_a_stack_that_another_version_started_is_not_taken_for_this_one(
+    layout: Layout, codes: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = dict(codes)
+    codes.pop(KEEPER)
+    monkeypatch.setattr(stack, "KEEPER", "mlflow")
+    state = start(layout)
+    codes |= newer
+    monkeypatch.setattr(stack, "KEEPER", KEEPER)
+    with pytest.raises(StackError, match=r"has no flow-keeper: .*run `driftline down`"):
+        start(layout)
+    codes.pop(KEEPER)
+    assert all_healthy(layout, state), "and it goes on"
+
+
 @pytest.mark.usefixtures("codes")
 def test_a_killed_supervisor_and_its_stale_files_do_not_hinder_the_next_start(layout: Layout) -> None:
     state = start(layout)
