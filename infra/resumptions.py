@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from driftline.errors import ObjectMissing, PreconditionFailed
-from driftline.params import RunParameters, settings
+from driftline.params import LimitParameters, settings
 from driftline.records import FORMAT, decode, encode
 from driftline.store import keys
 from infra import web
@@ -32,6 +32,7 @@ RECENT_S = 900.0
 """A crash older than this is history: it is not acted upon."""
 NEWEST = 50
 STORE_PATIENCE_S = 10.0
+DEFAULT_LIMIT: int = LimitParameters.model_fields["resumptions"].default
 SETTLED = ("failed", "cancelled")
 """States of a run's head after which nobody takes the run up again by himself."""
 
@@ -143,12 +144,16 @@ def claim(run: str, crashed: Mapping[str, Any]) -> int | None:
 
 
 def _limit(store: Any, crashed: Mapping[str, Any]) -> int:
-    """`limits.resumptions` of the run; before it has a description, of the parameters it was to start with."""
+    """`limits.resumptions` of the run; before it has a description, of the parameters it was to start with.
+
+    Nothing else of the parameters is looked at: they may be those of another version of Driftline.
+    """
     try:
         parameters: Any = store.describe().parameters
     except ObjectMissing:
         parameters = crashed["parameters"].get("params") or {}
-    return RunParameters.model_validate(parameters).limits.resumptions
+    limits: Mapping[str, Any] = parameters.get("limits") or {}
+    return int(limits.get("resumptions", DEFAULT_LIMIT))
 
 
 def _run(row: Mapping[str, Any]) -> str:

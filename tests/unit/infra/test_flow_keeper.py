@@ -162,6 +162,19 @@ def test_each_crash_is_one_resumption_and_they_are_bounded(prefect: tuple[Prefec
     assert "limits.resumptions allows 2 resumptions" in head.reason
 
 
+def test_the_parameters_of_another_version_do_not_stop_the_keeper(
+    prefect: tuple[Prefect, StackState], store: MemoryStore
+):
+    script, state = prefect
+    begin(store, limit=0)
+    described = json.loads(store.get(keys.description(RUN)).body)
+    described["parameters"] = {"a_section_of_tomorrow": {}, "limits": {"resumptions": 1}}
+    store.put(keys.description(RUN), json.dumps(described).encode())
+    script.parents = [row("a")]
+    look(state)
+    assert len(script.created) == 1
+
+
 def test_a_run_that_crashed_before_it_had_begun_begins_under_its_name(
     prefect: tuple[Prefect, StackState], store: MemoryStore
 ):
