@@ -85,6 +85,7 @@ class Intake:
         self._run_store = run_store
         self._lease = lease
         self.book = TokenBook(records)
+        self._looked = 0.0
         self._cursor = run_store.trajectory_cursor(
             self.book.frontier.keys, cells_s=CELLS_S, skip=lease.head.set_aside
         )
@@ -105,10 +106,12 @@ class Intake:
             LimitExceeded: It was not in time, or too many groups failed.
             EpochLost: Another trainer has taken over.
         """
-        begin, applied, looked = self._clock(), None, 0.0
+        begin, applied, pause_s = self._clock(), None, HEARTBEATS_S
         asked = begin
         while True:
             look = self._monotonic()
+            if self._clock() >= self._looked + pause_s:
+                applied = self._look_at_cells() or applied
             self._collect()
             read_s = self._monotonic() - look
             groups = self._decide()
@@ -117,8 +120,7 @@ class Intake:
                 return ReadyBatch(groups, begin, now, applied, read_s)
             if now > begin + self._deadline_s:
                 raise LimitExceeded(self._starved())
-            if now >= looked + (OFFSETS_S if applied is None else HEARTBEATS_S):
-                applied, looked = self._look_at_cells() or applied, now
+            pause_s = OFFSETS_S if applied is None else HEARTBEATS_S
             if now >= asked + ROLE_S:
                 self._lease.confirm()
                 asked = now
@@ -191,6 +193,7 @@ class Intake:
 
     def _look_at_cells(self) -> float | None:
         """Note the cells' heartbeats; returns when the last of them acknowledged the version trained from."""
+        self._looked = self._clock()
         version, reports = self._version().number, self._run_store.offsets()
         self.book.heartbeats(reports)
         return max((report.applied_unix for report in reports if report.version == version), default=None)
