@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -53,7 +54,13 @@ class Loop:
         runs = RunStore(store, run)
         self._stopping = False
         self._loop = TrainingLoop(
-            runs, runs.take_epoch(), params, FakeGroup(), NullSink(), scratch=Path("none"), emit=self._emit
+            runs,
+            runs.take_epoch(),
+            params,
+            FakeGroup(),
+            NullSink(),
+            scratch=Path(tempfile.mkdtemp()),
+            emit=self._emit,
         )
         self._thread = threading.Thread(target=self._run)
         self._thread.start()

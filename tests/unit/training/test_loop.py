@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -76,7 +77,7 @@ class Bench:
             self.params,
             self.group,
             NullSink(),
-            scratch=Path("none"),
+            scratch=Path(tempfile.mkdtemp()),
             emit=self.events.append,
             clock=lambda: self.now,
             sleep=self.sleep,
