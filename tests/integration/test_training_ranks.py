@@ -17,16 +17,21 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from driftline.records import AdapterLayout
 from driftline.training.batch import TrainingBatch
 from driftline.training.model import open_model
+from driftline.weights.lora import targets
+from tests.support.tiny_llama import reference_logprobs
 from tests.support.training import sequences_of, tiny_model
 from tests.support.training_ranks import SMALL_RATE, TEMPERATURE, batch, run_parameters
+from tests.support.weight_chain import with_adapters
 
 DEADLINE_S = 400
 pytestmark = pytest.mark.timeout(900)
-ONE_RANK = ["0", "null", "masked", "rounded0"]
-TWO_RANKS = ["0", "1", "2", "3", "bf16", "masked", "rounded1", "rounded3"]
+ONE_RANK = ["0", "null", "masked", "rounded0", "lora0"]
+TWO_RANKS = ["0", "1", "2", "3", "bf16", "masked", "rounded1", "rounded3", "lora3"]
 EXACT = [(1, "0"), (2, "0"), (2, "1"), (2, "2"), (2, "3")]
+LORA_RUNS = [(1, "lora0"), (2, "lora3")]
 ROUNDED = [(1, "rounded0"), (2, "rounded1"), (2, "rounded3")]
 
 
@@ -158,6 +163,23 @@ def test_two_steps_are_those_of_a_plain_loop(
     assert largest_difference(seen[which].at("two"), weights) < 5e-4
 
 
+@pytest.mark.parametrize("which", LORA_RUNS, ids=str)
+def test_with_adapters_only_they_are_trained_and_gathered(
+    seen: dict[tuple[int, str], Seen], model_dir: Path, which: tuple[int, str]
+):
+    found, base = seen[which], open_model(model_dir, torch.float32)
+    start, two = found.at("base"), found.at("two")
+    assert targets(two) == {name for name, _ in base.named_parameters() if "q_proj" in name or "down_proj" in name}
+    assert len(two) == 8
+    assert {tensor.shape for name, tensor in two.items() if name.endswith("q_proj.lora_A.weight")} == {(2, 32)}
+    assert all(int(start[name].count_nonzero()) == 0 for name in start if name.endswith("lora_B.weight"))
+    assert all(largest_difference({"": two[name]}, {"": start[name]}) > 1e-3 for name in two)
+    assert largest_difference(start, seen[1, "lora0"].at("base")) == 0, "the seed gives the adapters"
+    for label, probe in (("base", "probe"), ("two", "probe_replaced")):
+        model = with_adapters(base, found.at(label), AdapterLayout(2, 4.0, "b"))
+        assert found.facts[probe] == pytest.approx(reference_logprobs(model, [5, 6, 7, 8]), abs=1e-5)
+
+
 @pytest.mark.parametrize("which", ROUNDED, ids=str)
 def test_published_in_bfloat16_the_trainer_scores_with_what_it_publishes(
     seen: dict[tuple[int, str], Seen], model_dir: Path, which: tuple[int, str]
@@ -178,7 +200,7 @@ def test_published_in_bfloat16_the_trainer_scores_with_what_it_publishes(
     assert found.facts["moved"] == [True] * 5
 
 
-@pytest.mark.parametrize("which", [*EXACT, (2, "bf16"), *ROUNDED], ids=str)
+@pytest.mark.parametrize("which", [*EXACT, (2, "bf16"), *ROUNDED, *LORA_RUNS], ids=str)
 def test_a_loaded_checkpoint_goes_on_bit_for_bit(seen: dict[tuple[int, str], Seen], which: tuple[int, str]):
     found = seen[which]
     assert largest_difference(found.at("loaded"), found.at("two")) == 0
@@ -187,7 +209,7 @@ def test_a_loaded_checkpoint_goes_on_bit_for_bit(seen: dict[tuple[int, str], See
     assert largest_difference(found.at("three"), found.at("two")) > 0
 
 
-@pytest.mark.parametrize("which", [*EXACT, (2, "bf16"), *ROUNDED], ids=str)
+@pytest.mark.parametrize("which", [*EXACT, (2, "bf16"), *ROUNDED, *LORA_RUNS], ids=str)
 def test_replaced_weights_are_the_ones_that_train(seen: dict[tuple[int, str], Seen], which: tuple[int, str]):
     """The fp32 copies of the optimizer are replaced as well, or the next step would bring the old weights back."""
     found = seen[which]

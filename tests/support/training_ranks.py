@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -42,15 +41,6 @@ def batch(step: int):
 TEMPERATURE = 0.8
 SMALL_RATE = 1e-4
 """A step of about a tenth of the distance between two bfloat16 numbers of the size of these weights."""
-VARIANTS = {
-    "bf16": (1, "bfloat16", 1e-2, "auto"),
-    "null": (0, "float32", 0.0, "auto"),
-    "masked": (0, "float32", 1e-2, "auto"),
-    "rounded0": (0, "float32", SMALL_RATE, "bfloat16"),
-    "rounded1": (1, "float32", SMALL_RATE, "bfloat16"),
-    "rounded3": (3, "float32", SMALL_RATE, "bfloat16"),
-}
-"""Name -> ZeRO stage, dtype, learning rate, published dtype; other names are ZeRO stages."""
 MASKING = {
     "importance": "geometric_rejection",
     "importance_low": 0.5,
@@ -58,25 +48,28 @@ MASKING = {
     "negative_sequence_nats": 0.2,
 }
 """Parameters of the loss of the variant `masked`: corrections that look at whole sequences."""
+LORA = {"rank": 2, "alpha": 4.0, "targets": ["q_proj", "down_proj"]}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "bf16": {"zero_stage": 1, "dtype": "bfloat16"},
+    "null": {"learning_rate": 0.0},
+    "masked": MASKING,
+    "rounded0": {"learning_rate": SMALL_RATE, "published": "bfloat16"},
+    "rounded1": {"zero_stage": 1, "learning_rate": SMALL_RATE, "published": "bfloat16"},
+    "rounded3": {"zero_stage": 3, "learning_rate": SMALL_RATE, "published": "bfloat16"},
+    "lora0": {"lora": LORA},
+    "lora3": {"zero_stage": 3, "lora": LORA},
+}
+"""Name -> settings of the training section, published dtype, adapters; other names are ZeRO stages."""
 
 
-def run_parameters(
-    stage: int = 0,
-    ranks: int = 1,
-    dtype: str = "float32",
-    rate: float = 1e-2,
-    published: str = "auto",
-    loss: Mapping[str, Any] | None = None,
-):
-    training = {
-        **(loss or {}),
-        "learning_rate": rate,
-        "micro_batch_tokens": 64,
-        "ranks": ranks,
-        "zero_stage": stage,
-        "dtype": dtype,
-    }
-    return parameters(training=training, rollout={"temperature": TEMPERATURE}, publication={"dtype": published})
+def run_parameters(*, ranks: int = 1, published: str = "auto", lora: dict[str, Any] | None = None, **training: Any):
+    training = {"learning_rate": 1e-2, "micro_batch_tokens": 64, "ranks": ranks, **training}
+    return parameters(
+        training=training,
+        rollout={"temperature": TEMPERATURE},
+        publication={"dtype": published},
+        lora=lora or {},
+    )
 
 
 def lead(trainer: PolicyTrainer) -> tuple[dict, dict]:
@@ -135,9 +128,8 @@ def main(model: Path, out: Path, stages: list[str]) -> None:
     place = RankSettings()  # pyright: ignore[reportCallIssue]
     join(place, 60.0)
     for name in stages:
-        stage, dtype, rate, published = VARIANTS.get(name) or (int(name), "float32", 1e-2, "auto")
-        loss = MASKING if name == "masked" else None
-        trainer = Trainer(run_parameters(stage, place.world_size, dtype, rate, published, loss), model)
+        options: dict[str, Any] = VARIANTS[name] if name in VARIANTS else {"zero_stage": int(name)}
+        trainer = Trainer(run_parameters(ranks=place.world_size, **options), model)
         scratch = out / f"scratch-{name}"
         if place.rank > 0:
             follow(trainer, scratch)

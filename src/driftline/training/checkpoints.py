@@ -38,7 +38,7 @@ def save_local(engine: Any, scratch: Path, step: int) -> Path:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
     _barrier()
-    engine.save_checkpoint(str(directory), tag=TAG, save_latest=False)
+    engine.save_checkpoint(str(directory), tag=TAG, save_latest=False, exclude_frozen_parameters=True)
     _barrier()
     return directory
 
@@ -46,7 +46,10 @@ def save_local(engine: Any, scratch: Path, step: int) -> Path:
 def load_local(engine: Any, scratch: Path, step: int) -> None:
     """Load the state of all ranks from a local directory; collective."""
     _barrier()
-    path, _ = engine.load_checkpoint(str(local_directory(scratch, step)), tag=TAG)
+    trained = all(parameter.requires_grad for parameter in engine.module.parameters())
+    directory = str(local_directory(scratch, step))
+    # Frozen weights are the base model's, and not in the checkpoint.
+    path, _ = engine.load_checkpoint(directory, tag=TAG, load_module_strict=trained)
     if path is None:
         raise ConfigurationError(f"DeepSpeed finds no checkpoint in {local_directory(scratch, step)}")
 

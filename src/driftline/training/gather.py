@@ -21,15 +21,17 @@ from torch import Tensor, nn
 BUCKET_ELEMENTS = 64 * 2**20
 WRAPPER_PREFIX = "model."
 """`TokenScorer` holds the model under this name; checkpoints do not know it."""
+ADAPTER_NAME = ".default."
+"""PEFT's name for the one adapter, within the names of its tensors."""
 
 
 def checkpoint_name(name: str) -> str:
     """The name of an engine's parameter in the model's Hugging Face checkpoint."""
-    return name.removeprefix(WRAPPER_PREFIX)
+    return name.removeprefix(WRAPPER_PREFIX).replace(ADAPTER_NAME, ".")
 
 
 def full_tensors(engine: Any, bucket_elements: int = BUCKET_ELEMENTS) -> Iterator[tuple[str, Tensor]]:
-    """Yield (checkpoint name, whole tensor) of every parameter, once, in a fixed order, on every rank.
+    """Yield (checkpoint name, whole tensor) of every trained parameter, once, in a fixed order, on every rank.
 
     The tensor is valid until the next one is asked for. A consumer that needs it on one rank alone passes over it
     on the others, but exhausts the iterator.
@@ -41,7 +43,7 @@ def full_tensors(engine: Any, bucket_elements: int = BUCKET_ELEMENTS) -> Iterato
 
 
 def replace_weights(engine: Any, tensors: Mapping[str, Tensor], bucket_elements: int = BUCKET_ELEMENTS) -> None:
-    """Set every parameter, and the optimizer's fp32 copy of it, to rank 0's tensors.
+    """Set every trained parameter, and the optimizer's fp32 copy of it, to rank 0's tensors.
 
     Args:
         engine: The DeepSpeed engine.
@@ -78,6 +80,8 @@ def _buckets(module: nn.Module, bucket_elements: int) -> Iterator[list[tuple[str
     bucket: list[tuple[str, nn.Parameter]] = []
     elements = 0
     for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            continue
         size = int(getattr(parameter, "ds_numel", parameter.numel()))
         if bucket and elements + size > bucket_elements:
             yield bucket

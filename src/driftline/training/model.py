@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from driftline.errors import ConfigurationError
+from driftline.params import LoraParameters
 
 SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 """Settings of models that change logits after the output head, which this module does not know."""
@@ -46,6 +47,35 @@ def _disable_dropout(configuration: PreTrainedConfig) -> None:
     for name, value in configuration.to_dict().items():
         if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float):
             setattr(configuration, name, 0.0)
+
+
+def add_adapters(model: PreTrainedModel, lora: LoraParameters, seed: int) -> None:
+    """Freeze a model, and give its linear layers adapters, which at first change nothing (`B` is zero).
+
+    The same seed gives the same adapters, in every process.
+
+    Raises:
+        ConfigurationError: The model has no such layers, or they are its embeddings or its output head.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+
+    outside = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
+    ends = [name.rpartition(".")[2] for name, module in model.named_modules() if id(module) in outside]
+    shared = sorted(set(ends) & set(lora.targets))
+    if shared:
+        raise ConfigurationError(f"lora.targets: {shared[0]!r} is an embedding or the output head: leave it out")
+    alpha: Any = lora.alpha
+    config = LoraConfig(
+        r=lora.rank, lora_alpha=alpha, target_modules=list(lora.targets), lora_dropout=0.0, bias="none"
+    )
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            inject_adapter_in_model(config, model)
+    except ValueError as error:
+        raise ConfigurationError(f"lora.targets: {error}") from None
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(".lora_A." in name or ".lora_B." in name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from torch import Tensor
 from driftline.divergence.trajectories import require_finite_sequences
 from driftline.params import RunParameters
 from driftline.training.batch import TrainingBatch
-from driftline.training.model import TokenScorer, open_model, pad
+from driftline.training.model import TokenScorer, add_adapters, open_model, pad
 from driftline.training.objective import SampledTokens, choice_of, token_objective
 from driftline.training.packing import MicroBatchPlan, cut, padded_tokens, share
 from driftline.training.protocol import StepOutcome
@@ -71,10 +71,14 @@ class Trainer:
         self.rank = torch.distributed.get_rank()
         self.ranks = torch.distributed.get_world_size()
         scorer = TokenScorer(open_model(model_dir, DTYPES[params.training.dtype]))
+        if params.lora.rank:
+            add_adapters(scorer.model, params.lora, params.seed)
         self.tied_embeddings = bool(scorer.model.config.tie_word_embeddings)
         self._objective = choice_of(params.training)
         self.vocabulary = int(scorer.model.config.vocab_size)
-        self.engine: Any = deepspeed.initialize(model=scorer, config=deepspeed_configuration(params))[0]
+        trained: Any = [parameter for parameter in scorer.parameters() if parameter.requires_grad]
+        configuration = deepspeed_configuration(params)
+        self.engine: Any = deepspeed.initialize(model=scorer, model_parameters=trained, config=configuration)[0]
         rounds = params.published_dtype != params.training.dtype
         self._rounded = RoundedModule(self.engine) if rounds else None
         self.moved: bool | None = None
