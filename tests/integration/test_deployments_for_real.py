@@ -81,4 +81,9 @@ def test_the_same_seed_and_synchronous_mode_repeat_tasks_and_rewards(
     assert len(first["tasks"]) == 3 * 16
     assert len(set(first["reward_means"])) > 1
     assert all(pair["overlapped"]["lag_steps_mean"] > 0 for pair in found["pairs"])
-    assert len(list_runs(opened(running, monkeypatch))) >= 4
+    store = opened(running, monkeypatch)
+    reports = [build_report(store, run, bucket=store.bucket) for run in list_runs(store)]
+    assert len(reports) >= 4
+    assert all(report.ledger is not None and not report.imbalances for report in reports), (
+        "every token is accounted for"
+    )
