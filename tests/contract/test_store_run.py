@@ -162,6 +162,22 @@ def test_steps_are_those_that_the_head_reaches(runs: RunStore) -> None:
     assert runs.read_step(first) == one
 
 
+def test_many_steps_are_fetched_together_and_those_that_no_head_reaches_do_not_matter(runs: RunStore) -> None:
+    runs.create_head(records.head())
+    key, written = None, []
+    for number in range(1, 41):
+        written.append(records.step_record(number, key, run=runs.run, groups=(number,)))
+        key = runs.write_step(written[-1])
+    runs.write_step(records.step_record(7, None, epoch=3, run=runs.run))
+    runs.store.put(keys.step(runs.run, 41, 9), b"half a rec")
+    runs.swap_head(records.head(step=40, record=key), runs.read_head()[1])
+    reader = RunStore(runs.store, runs.run)
+    assert reader.steps() == written
+    before = reader.store.requests.total()
+    assert reader.steps() == written
+    assert reader.store.requests.total() == before + 1, "records never change"
+
+
 def test_a_chain_of_steps_that_does_not_descend_is_refused(runs: RunStore) -> None:
     key = keys.step(runs.run, 1, 1)
     runs.write_step(records.step_record(1, key, run=runs.run))

@@ -13,7 +13,10 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -46,6 +49,9 @@ from driftline.store.trajectories import encode_groups
 logger = logging.getLogger(__name__)
 
 EPOCH_TRIES = 16
+READ_AHEAD_STEPS = 16
+"""So many step records are followed one by one; more are fetched together."""
+READ_THREADS = 8
 RecordT = TypeVar("RecordT")
 
 
@@ -196,7 +202,10 @@ class RunStore:
 
     def steps(self) -> list[StepRecord]:
         """All committed step records, oldest first, followed back from HEAD."""
-        key = self.read_head()[0].record
+        head, _ = self.read_head()
+        if head.step > len(self._steps) + READ_AHEAD_STEPS:
+            self._read_ahead()
+        key = head.record
         records: list[StepRecord] = []
         while key is not None:
             record = self.read_step(key)
@@ -205,6 +214,17 @@ class RunStore:
             records.append(record)
             key = record.previous
         return records[::-1]
+
+    def _read_ahead(self) -> None:
+        """Fetch the step records at once that would be followed one by one. What cannot be read is left to that."""
+        listed = [info.key for info in self.store.list(keys.steps_prefix(self.run))]
+
+        def read(key: str) -> None:
+            with suppress(CorruptObject, ObjectMissing):
+                self.read_step(key)
+
+        with ThreadPoolExecutor(READ_THREADS, "steps") as pool:
+            deque(pool.map(read, [key for key in listed if key not in self._steps]), maxlen=0)
 
     def claim(self, group: int, cell: str, task_id: str, task_set: str, lease_s: float) -> Claim | None:
         """Claim a group for `lease_s` seconds of the store's clock.
