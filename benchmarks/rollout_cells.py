@@ -150,7 +150,7 @@ def train(run_store: RunStore, params: RunParameters, folder: Path, victim: Call
 def main() -> None:
     """Measure one, two and four cells, and a killed one; or be a cell."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--step-ms", type=float, default=80.0, help="milliseconds of an engine step")
+    parser.add_argument("--step-ms", type=float, default=200.0, help="milliseconds of an engine step")
     parser.add_argument("--json", type=Path, default=None, help="file for the figures")
     parser.add_argument("--run", default=None, help=argparse.SUPPRESS)
     parser.add_argument("--cell", default="", help=argparse.SUPPRESS)
