@@ -72,6 +72,8 @@ def service(
         "PREFECT_SERVER_UI_ENABLED": "true",
         "PREFECT_CLI_PROMPT": "false",
         "PREFECT_WORKER_QUERY_SECONDS": "2",
+        # In memory, as it comes, leases do not outlive the server: a flow run that holds one then ends itself.
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
         # Six tries with doubling pauses outlast a restart of the server (two minutes).
         "PREFECT_CLIENT_MAX_RETRIES": "6",
         "PREFECT_LOGGING_EXTRA_LOGGERS": "driftline",

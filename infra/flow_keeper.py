@@ -3,7 +3,7 @@
 | what it finds                                        | what it does                                            |
 |------------------------------------------------------|---------------------------------------------------------|
 | a flow run without a process (its worker died too)   | marks it as crashed, so that its parent sees it         |
-| a cancelled flow run whose worker was killed         | ends its processes, then marks it as cancelled          |
+| a cancelled flow run whose worker does not act       | ends its processes, then marks it as cancelled          |
 | a post-training flow run that crashed, its run going | starts another for the same run (`infra.resumptions`)   |
 
 Whoever runs a flow run carries its id in the process environment (`PREFECT__FLOW_RUN_ID`), and so does everything it
@@ -37,8 +37,10 @@ LOST_S = 4.0
 """How long a flow run may be without a process: more than one look."""
 PENDING_S = 60.0
 """How long a worker may take between taking a flow run up and starting its process."""
+UNHEARD_S = 20.0
+"""How long a worker that lives may take to act on a cancellation: it may not hear of it after the server's restart."""
 END_S = 20.0
-"""Between SIGTERM and SIGKILL of a cancelled flow run whose worker is gone."""
+"""Between SIGTERM and SIGKILL of a cancelled flow run whose worker is gone, or does not act."""
 FLOW_RUN_VARIABLE = "PREFECT__FLOW_RUN_ID"
 UNFINISHED = ("RUNNING", "PENDING", "CANCELLING")
 
@@ -61,7 +63,8 @@ def verdict(seen: Sighting) -> Verdict:
     """What to do about a flow run. Pure."""
     if seen.lost_s >= LOST_S and (seen.state != "PENDING" or seen.in_state_s >= PENDING_S):
         return "cancelled" if seen.state == "CANCELLING" else "crashed"
-    return "end" if seen.state == "CANCELLING" and seen.orphaned else "leave"
+    unheard = seen.orphaned or seen.in_state_s >= UNHEARD_S
+    return "end" if seen.state == "CANCELLING" and seen.lost_s == 0 and unheard else "leave"
 
 
 class FlowKeeper:
@@ -113,7 +116,7 @@ class FlowKeeper:
     def _act(self, row: Mapping[str, Any], seen: Sighting, mine: Sequence[psutil.Process]) -> None:
         match verdict(seen):
             case "end":
-                log.warning("flow run %s is cancelled and its worker is gone: ending its processes", row["name"])
+                log.warning("flow run %s is cancelled and its worker does not act: ending its processes", row["name"])
                 processes.end(mine[:1], terminate_s=END_S)
                 processes.end(mine[1:], terminate_s=1.0)
             case "crashed":

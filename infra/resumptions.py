@@ -5,7 +5,8 @@ A resumption is a flow run of the same deployment with `run=<name>`. Before it i
 run that crashed, so that a program which was killed between the two goes on where it was. Prefect's idempotency key
 makes the creation happen once, however often it is asked for.
 
-A run that was stopped with its stack (`driftline down`) is not taken up again: somebody wanted it to stop.
+A run that was stopped with its stack (`driftline down`), or that crashed while it was being cancelled, is not taken
+up again: somebody wanted it to stop.
 """
 
 from __future__ import annotations
@@ -75,6 +76,9 @@ class Resumer:
 
     def _resume(self, crashed: Mapping[str, Any]) -> None:
         run = _run(crashed)
+        if self._was_cancelled(crashed):
+            log.warning("the flow run of run %s was killed while it was being cancelled: it is left", run)
+            return
         number = claim(run, crashed)
         if number is None:
             return
@@ -86,6 +90,10 @@ class Resumer:
         }
         web.send("POST", f"{self._api}/deployments/{crashed['deployment_id']}/create_flow_run", document)
         log.warning("the flow run of run %s was killed: resumption %d is on its way", run, number)
+
+    def _was_cancelled(self, crashed: Mapping[str, Any]) -> bool:
+        states = web.send("GET", f"{self._api}/flow_run_states/?flow_run_id={crashed['id']}")
+        return any(state["type"] == "CANCELLING" for state in states)
 
 
 def to_resume(rows: list[dict[str, Any]], now_unix: float) -> list[dict[str, Any]]:

@@ -60,6 +60,9 @@ def row(
         (Sighting("PENDING", 61.0, 61.0, False), "crashed"),
         (Sighting("CANCELLING", 5.0, 0.0, False), "leave"),
         (Sighting("CANCELLING", 5.0, 0.0, True), "end"),
+        (Sighting("CANCELLING", 19.0, 0.0, False), "leave"),
+        (Sighting("CANCELLING", 21.0, 0.0, False), "end"),
+        (Sighting("CANCELLING", 21.0, 1.0, False), "leave"),
         (Sighting("CANCELLING", 5.0, 4.1, False), "cancelled"),
     ],
 )
@@ -75,6 +78,7 @@ class Prefect:
         self.parents: list[dict[str, Any]] = []
         self.settled: list[tuple[str, str]] = []
         self.created: list[tuple[str, dict[str, Any]]] = []
+        self.states = ["SCHEDULED", "RUNNING", "CRASHED"]
 
     def answer(self, path: str, document: dict[str, Any]) -> Any:
         if path.endswith("/flow_runs/filter"):
@@ -92,12 +96,17 @@ def prefect() -> Iterator[tuple[Prefect, StackState]]:
     script = Prefect()
 
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._send([{"type": kind} for kind in script.states])
+
         def do_POST(self) -> None:
             document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            body = json.dumps(script.answer(self.path, document)).encode()
+            self._send(script.answer(self.path, document))
+
+        def _send(self, answer: Any) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(json.dumps(answer).encode())
 
         def log_message(self, format: str, *args: Any) -> None:
             """Say nothing."""
@@ -195,6 +204,18 @@ def test_a_run_that_has_ended_stays_ended(
     assert script.created == []
 
 
+def test_a_run_that_was_being_cancelled_is_not_taken_up_again(
+    prefect: tuple[Prefect, StackState], store: MemoryStore
+):
+    script, state = prefect
+    begin(store)
+    script.parents = [row("a")]
+    script.states = ["RUNNING", "CANCELLING", "CRASHED"]
+    look(state)
+    assert script.created == []
+    assert list(store.list(keys.resumptions_prefix(RUN))) == []
+
+
 def test_a_run_whose_training_is_over_is_taken_to_its_end(prefect: tuple[Prefect, StackState], store: MemoryStore):
     script, state = prefect
     begin(store, "finished")
@@ -247,7 +268,7 @@ def flow_run_process(layout: Layout, flow_run: str) -> tuple[psutil.Popen, psuti
 
 
 def unfinished(flow_run: str, state: str) -> dict[str, Any]:
-    return {"id": flow_run, "name": "n", "state_type": state, "state": {"timestamp": "2026-01-01T00:00:00Z"}}
+    return {"id": flow_run, "name": "n", "state_type": state, "state": {"timestamp": datetime.now(UTC).isoformat()}}
 
 
 def test_a_flow_run_that_has_lost_its_process_is_marked_and_one_that_goes_on_is_left(
