@@ -38,7 +38,7 @@ LOST_S = 4.0
 PENDING_S = 60.0
 """How long a worker may take between taking a flow run up and starting its process."""
 UNHEARD_S = 20.0
-"""How long a worker that lives may take to act on a cancellation: it may not hear of it after the server's restart."""
+"""How long a worker that lives may take to act on a cancellation: it may have missed it while the server was away."""
 END_S = 20.0
 """Between SIGTERM and SIGKILL of a cancelled flow run whose worker is gone, or does not act."""
 FLOW_RUN_VARIABLE = "PREFECT__FLOW_RUN_ID"
