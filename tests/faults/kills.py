@@ -92,7 +92,7 @@ def parameters(options: Options, engine: str, seed: int) -> dict[str, Any]:
     training: dict[str, Any] = {"steps": options.steps, "learning_rate": options.learning_rate}
     found: dict[str, Any] = {
         "seed": seed,
-        "model": {"hidden_size": 32, "layers": 2, "heads": 2, "warm_start_steps": 4, "warm_start_batch": 4},
+        "model": {"hidden_size": 64, "layers": 2, "heads": 2, "warm_start_steps": 4, "warm_start_batch": 4},
         "environment": {
             "id": "tests.support.environments:SlowDice", "task_set": "faults", "train_tasks": 64, "held_out_tasks": 4,
         },

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from driftline.engine.tokens import save_character_tokenizer
 from driftline.params import RunParameters, settings
 from driftline.store.run_store import RunStore
 from driftline.training import base_model
@@ -24,6 +25,7 @@ from tests.faults.verification import Observer, verify
 from tests.support.environments import Dice
 from tests.support.run_processes import CELL, TRAINER, RunProcesses, until
 from tests.support.seaweed import Seaweed, running_seaweed
+from tests.support.tiny_llama import save, tiny_llama
 from tests.support.toy_run import create_run
 from tests.support.training import tiny_model
 
@@ -66,7 +68,13 @@ def new_run(seaweed: Seaweed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     def made(params: RunParameters) -> RunStore:
         store = seaweed.store()
-        model = base_model.publish(store, "fedcba9876543210" * 2, tiny_model(tmp_path / "model"), "a tiny Llama")
+        directory = tmp_path / "model"
+        if params.engine.backend == "vllm":  # its CPU kernels take no heads as small as those of the tiny model
+            save(tiny_llama(0), directory)
+            save_character_tokenizer(Dice().alphabet or "", directory, max_length=128)
+        else:
+            tiny_model(directory)
+        model = base_model.publish(store, "fedcba9876543210" * 2, directory, "a tiny Llama")
         return create_run(store, params, run=f"kills-{uuid.uuid4().hex[:8]}", family=Dice(), model=model)
 
     return made
