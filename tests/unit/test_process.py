@@ -180,6 +180,7 @@ async def test_an_endless_line_is_cut_up_and_a_progress_bar_shows_its_end() -> N
     [
         ("errors.ConfigurationError('set x to 1')", ConfigurationError, "^set x to 1$"),
         ("errors.EngineDied('no answer')", TransientProcessFailure, "exit code 75: EngineDied: no answer"),
+        ("errors.EngineStartFailed('killed')", TransientProcessFailure, "exit code 75: EngineStartFailed: killed"),
         ("errors.StoreUnavailable('down')", TransientProcessFailure, "exit code 75: StoreUnavailable: down"),
         ("errors.EpochLost('newer')", ProcessFailed, "exit code 1: EpochLost: newer"),
         ("RuntimeError('odd')", ProcessFailed, "exit code 1: RuntimeError: odd"),

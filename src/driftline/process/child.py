@@ -21,6 +21,7 @@ from driftline.errors import (
     ConfigurationError,
     DeadlineExceeded,
     EngineDied,
+    EngineStartFailed,
     StoreUnavailable,
     TransientProcessFailure,
     WeightUpdateFailed,
@@ -36,8 +37,15 @@ EXIT_DEADLINE_S = 10.0
 """How long threads that outlive a child's main function may delay its exit."""
 LIFELINE_POLL_S = 1.0
 
-TRANSIENT = (EngineDied, WeightUpdateFailed, StoreUnavailable, DeadlineExceeded, TransientProcessFailure)
-"""Errors that a restart of the process may mend."""
+TRANSIENT = (
+    EngineDied,
+    EngineStartFailed,
+    WeightUpdateFailed,
+    StoreUnavailable,
+    DeadlineExceeded,
+    TransientProcessFailure,
+)
+"""Errors that a restart of the process may mend. An engine may be killed while it starts as well."""
 
 
 class _Events:
