@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 import pytest
+import torch
 
 from driftline import cli_runs
 from driftline.errors import ConfigurationError
@@ -27,6 +28,8 @@ from driftline.store.client import S3Store
 from driftline.store.run_store import RunStore
 from driftline.tracking import metrics
 from driftline.training import base_model
+from driftline.weights.assemble import assemble, assemble_onto
+from driftline.weights.tensors import HeldWeights
 from tests.support.seaweed import Seaweed
 from tests.support.training import GroupStream, new_run, parameters, random_group, tiny_model
 
@@ -146,8 +149,12 @@ def test_a_trainer_that_is_killed_or_replaced_loses_nothing(
     closing: list[Any],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """OpenRLHF#1322, NeMo-RL#3480: what was finished stays, step numbers go on, no group is used twice."""
-    params = parameters(training={"steps": 5})
+    """OpenRLHF#1322, NeMo-RL#3480: what was finished stays, step numbers go on, no group is used twice.
+
+    Published in bfloat16, at a rate at which few elements change: the chain of deltas goes on, too.
+    """
+    training = {"steps": 5, "learning_rate": 1e-5}
+    params = parameters(training=training, publication={"dtype": "bfloat16", "chain_factor": 40.0})
     run_store = new_run(s3_store, "killed", params, model)
     cell = Cell(run_store, params)
     closing.append(cell)
@@ -184,7 +191,17 @@ def test_a_trainer_that_is_killed_or_replaced_loses_nothing(
     assert sorted(use.group for record in records for use in record.groups) == list(range(10))
     mismatches = [record.metrics.get(metrics.RESUME_MISMATCH) for record in records]
     assert mismatches == [None, None, 0.0, 0.0, None], "each resumed trainer reproduced the published weights"
-    digests = [dict(run_store.read_manifest(record.version_out).tensors) for record in records]
+    manifests = [run_store.read_manifest(record.version_out) for record in records]
+    assert [manifest.kind for manifest in manifests] == ["delta"] * 5
+    changed = [(manifest.changed_elements or 0) / manifest.elements for manifest in manifests]
+    assert max(changed) <= 0.05, changed
+    held = HeldWeights(run_store.read_manifest(records[0].version_in), {})
+    held.tensors.update(assemble(s3_store, held.manifest))
+    followed = assemble_onto(s3_store, manifests[-1], held)
+    late = assemble_onto(s3_store, manifests[-1], None)
+    assert (followed.deltas, late.deltas) == (5, 5)
+    assert all(torch.equal(followed.held.tensors[name], tensor) for name, tensor in late.held.tensors.items())
+    digests = [dict(manifest.tensors) for manifest in manifests]
     assert all(a != b for a, b in pairwise(digests)), "every step changes the weights"
     assert {span.lane for span in run_store.spans()} >= {"training", "publish", "waiting/train"}
     named = records[-1].checkpoint

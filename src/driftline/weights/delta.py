@@ -112,23 +112,22 @@ def object_bytes(entries: Mapping[str, Tensor]) -> int:
 def pack_indices(indices: Indices, elements: int) -> tuple[str, Elements]:
     """Ascending flat indices in the form of the fewest bytes: its name, and the packed array."""
     gaps = np.diff(indices, prepend=-1) - 1
-    sizes = {
-        kind: width.itemsize * (gaps.size + int((gaps // np.iinfo(width).max).sum()))
-        for kind, width in WIDTHS.items()
-    }
+    sizes: dict[str, int] = {}
+    for kind, width in WIDTHS.items():
+        top = np.iinfo(width).max
+        sizes[kind] = width.itemsize * (gaps.size + int((gaps[gaps >= top] // top).sum()))
+        if sizes[kind] == width.itemsize * gaps.size:
+            break
     kind = min(sizes, key=lambda kind: sizes[kind])
     if (elements + 7) // 8 < sizes[kind]:
         mask = np.zeros(elements, bool)
         mask[indices] = True
         return BITS, np.packbits(mask, bitorder="little")
     top = np.iinfo(WIDTHS[kind]).max
-    packed = np.full(sizes[kind] // WIDTHS[kind].itemsize, top, WIDTHS[kind])
-    if packed.size == gaps.size:
-        packed[:] = gaps
-    else:
-        skips = gaps // top
-        packed[np.cumsum(skips + 1) - 1] = gaps - skips * top
-    return kind, packed
+    wide = np.flatnonzero(gaps >= top)
+    skips = gaps[wide] // top
+    gaps[wide] -= skips * top
+    return kind, np.insert(gaps.astype(WIDTHS[kind]), np.repeat(wide, skips), top)
 
 
 def unpack_indices(kind: str, packed: Elements, elements: int) -> Indices:
