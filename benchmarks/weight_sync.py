@@ -29,6 +29,7 @@ from torch import Tensor
 from driftline.records import PolicyVersion, Probe, WeightsManifest
 from driftline.store.meter import MeteredStore
 from driftline.store.run_store import RunStore
+from driftline.training.publishing import probe_ids
 from driftline.weights import delta
 from driftline.weights.assemble import assemble_onto
 from driftline.weights.publisher import WeightsPublisher
@@ -281,7 +282,7 @@ def probe_of(model: Any) -> Probe:
     masters = [parameter.detach().clone() for parameter in model.parameters()]
     for parameter in model.parameters():
         parameter.copy_(parameter.bfloat16())
-    ids = torch.arange(3, 35)[None]
+    ids = torch.tensor([probe_ids(0, model.config.vocab_size, 64)])
     logprobs = model(ids).logits[0].float().log_softmax(-1)
     scores = logprobs[:-1].gather(1, ids[0, 1:, None])[:, 0].tolist()
     for parameter, master in zip(model.parameters(), masters, strict=True):
