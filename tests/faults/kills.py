@@ -192,6 +192,8 @@ class Harness:
             time.sleep(self._rng.uniform(0.0, 2.0))
             before = observer.head
             assert before is not None
+            if before.state in ("failed", "cancelled"):
+                raise AssertionError(f"the run is {before.state}: {before.reason}")
             if before.step >= last:
                 log.info("the run is nearly over: %s are left for the next", ", ".join(left))
                 return
@@ -226,7 +228,7 @@ class Harness:
             if head is not None and (condition(head) or head.state == "finished"):
                 return
             if head is not None and head.state != "running":
-                raise AssertionError(f"the run has {head.state}: {head.reason}")
+                raise AssertionError(f"the run is {head.state}: {head.reason}")
             if time.monotonic() > until:
                 raise TimeoutError(f"{what} did not come within {deadline_s:.0f} s: head {head}")
             time.sleep(0.05)
