@@ -148,10 +148,10 @@ async def test_two_vllm_cells_share_a_run_of_deltas_and_a_late_one_begins_with_t
     seaweed: Seaweed, new_run: NewRun
 ):
     """bf16, a learning rate at which few elements change, and more than five deltas before the second cell comes."""
-    steps, late_at, rng = 80, 7, Random(2)
+    steps, late_at, rng = 40, 7, Random(2)
     params = parameters(
         steps,
-        environment={"id": "tests.support.environments:SlowDice"},
+        environment={"id": "tests.support.environments:LeisurelyDice"},
         engine={"backend": "vllm", "max_num_seqs": 16},
         training={"learning_rate": 1e-6},
         publication={"dtype": "bfloat16", "chain_factor": 4.0},
@@ -164,7 +164,8 @@ async def test_two_vllm_cells_share_a_run_of_deltas_and_a_late_one_begins_with_t
     try:
         await run.until_step(late_at, deadline_s=240)
         run.start(CELL, "--cell", "c1")
-        await until(lambda: len(run_store.offsets()) == 2, "the late cell", deadline_s=240)
+        await until(lambda: len(run_store.offsets()) == 2 or run.step == steps, "the late cell", deadline_s=240)
+        assert run.step < steps - 8, "the late cell came too late to share the work: this machine is too busy"
         await run.until_step(run.step + 4)
         await run.kill(CELL, rng)
         await run.wait(deadline_s=300)

@@ -60,6 +60,14 @@ class QuickDice(Dice):
 
 
 @dataclass(frozen=True)
+class LeisurelyDice(Dice):
+    """The same, so slow that an engine can be started while a run goes on."""
+
+    id: str = "leisurely-dice/v1"
+    wait_s: float = 2.0
+
+
+@dataclass(frozen=True)
 class SlowDice(Dice):
     """The same at leisure."""
 
