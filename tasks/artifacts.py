@@ -21,7 +21,7 @@ from tasks.processes import head_or_none
 
 logger = logging.getLogger(__name__)
 
-REFRESH_S = 5.0
+REFRESH_S = 10.0
 _SHOWN = (
     ("success", metrics.SUCCESS_MEAN, ".2f", ""),
     ("reward", metrics.REWARD_MEAN, ".2f", ""),
