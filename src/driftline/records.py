@@ -223,6 +223,8 @@ class Head:
     reason: str = ""
     set_aside: tuple[str, ...] = ()
     """Objects of finished groups that cannot be read; their groups are to be played again."""
+    holder: str = ""
+    """Unique to the trainer that took the epoch: two never write the same head, so neither takes it for its own."""
     format: int = FORMAT
 
 

@@ -13,7 +13,7 @@ from driftline.errors import CorruptObject, EpochLost, ObjectMissing, Preconditi
 from driftline.records import Claim, EvaluationResult, Head, OffsetReport, PolicyVersion, Span
 from driftline.store import keys
 from driftline.store.memory import MemoryStore
-from driftline.store.protocol import ObjectStore
+from driftline.store.protocol import ObjectStore, WriteResult
 from driftline.store.run_store import RunStore, list_runs
 from tests.support import records
 
@@ -67,10 +67,11 @@ def test_a_follower_of_the_head_hears_of_changes_only(runs: RunStore) -> None:
 def test_a_commit_moves_the_head_of_the_lease(runs: RunStore) -> None:
     runs.create_head(records.head())
     lease = runs.take_epoch()
-    assert (lease.epoch, lease.head) == (1, records.head(epoch=1))
+    holder = lease.head.holder
+    assert (lease.epoch, lease.head) == (1, records.head(epoch=1, holder=holder))
     for step in (1, 2):
         lease.commit(replace(lease.head, step=step))
-        assert runs.read_head()[0] == lease.head == records.head(epoch=1, step=step)
+        assert runs.read_head()[0] == lease.head == records.head(epoch=1, step=step, holder=holder)
 
 
 def test_an_older_trainer_can_commit_nothing_more(runs: RunStore) -> None:
@@ -120,6 +121,33 @@ def test_racing_trainers_get_different_epochs(runs: RunStore) -> None:
         leases = list(pool.map(lambda _: runs.take_epoch(), range(4)))
     assert sorted(lease.epoch for lease in leases) == [1, 2, 3, 4]
     assert runs.read_head()[0].epoch == 4
+
+
+def test_a_trainer_whose_request_was_lost_does_not_take_anothers_head_for_its_own(
+    runs: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repeated swap that finds its own bytes counts as done, so the bytes of two trainers have to differ."""
+    runs.create_head(records.head())
+    late = RunStore(runs.store, runs.run)
+    seen, swap = [runs.read_head()], runs.store.swap
+
+    def repeated(key: str, body: bytes, etag: str) -> WriteResult:
+        try:
+            return swap(key, body, etag)
+        except PreconditionFailed:
+            found = runs.store.get(key)
+            if found.body == body:
+                return WriteResult(found.etag, found.store_unix)
+            raise
+
+    first = runs.take_epoch()
+    monkeypatch.setattr(runs.store, "swap", repeated)
+    read_head = late.read_head
+    monkeypatch.setattr(late, "read_head", lambda: seen.pop() if seen else read_head())
+    second = late.take_epoch()
+    assert (first.epoch, second.epoch) == (1, 2)
+    with pytest.raises(EpochLost):
+        first.commit(replace(first.head, step=1))
 
 
 def test_a_run_ends_once(runs: RunStore) -> None:

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -144,7 +145,7 @@ class RunStore:
         """
         for _ in range(EPOCH_TRIES):
             found, etag = self.read_head()
-            head = replace(found, epoch=found.epoch + 1)
+            head = replace(found, epoch=found.epoch + 1, holder=uuid.uuid4().hex)
             try:
                 return TrainerLease(self, head, self.swap_head(head, etag))
             except PreconditionFailed:

@@ -204,6 +204,8 @@ async def test_a_cell_that_follows_one_that_died_takes_over_its_claims() -> None
     while len(trainer.batches) < 3:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     assert first.engine is not None
+    while not first.engine.status().running:  # noqa: ASYNC110 (it must leave something unfinished)
+        await asyncio.sleep(0.001)
     first.engine.die()
     with pytest.raises(EngineDied):
         await dying
