@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from driftline.accounts import KILLED, CellAccount, TokenLedger
@@ -168,6 +168,7 @@ ACTS = ("sample", "score", "throw away", "deliver", "deliver", "again", "heartbe
         "failed", "step", "step", "restart")  # fmt: skip
 
 
+@example(acts=[("sample", 0), ("heartbeat", 0), ("kill", 0), ("deliver", 0), ("step", 1)], damage=False)
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(ACTS), st.integers(0, 9)), min_size=5, max_size=60), st.booleans())
 def test_the_ledger_balances_at_every_step(acts: list[tuple[str, int]], damage: bool) -> None:

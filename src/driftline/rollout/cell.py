@@ -75,12 +75,13 @@ async def collect(
         on_progress=on_progress,
     )
     resources = EpisodeResources(family, engine, renderer, EpisodeLimits.of(parameters), EnvironmentGuard(), busy)
+    tasks = TaskSource(run_store.store, parameters.environment.task_set, parameters.seed, threads)
     collector = Collector(
         run_store=run_store,
         place=place(cell, parameters.rollout.cells),
         parameters=parameters,
         resources=resources,
-        tasks=TaskSource(run_store.store, parameters.environment.task_set, parameters.seed, threads),
+        tasks=tasks,
         telemetry=telemetry,
         tally=tally,
         threads=threads,
@@ -89,6 +90,7 @@ async def collect(
         await collector.collect()
     finally:
         threads.close()
+        await tasks.close()
     return telemetry.counters
 
 

@@ -11,7 +11,7 @@ from driftline.environment import Task
 from driftline.errors import ConfigurationError
 from driftline.records import Claim, Group, Trajectory
 from driftline.rollout import assignment
-from driftline.rollout.background import StoreThreads
+from driftline.rollout.background import StoreThreads, cancel_and_wait
 from driftline.rollout.episode import Episode
 from driftline.store import tasksets
 from driftline.store.protocol import ObjectStore
@@ -79,6 +79,10 @@ class TaskSource:
                 f"task {claim.task_id} of group {claim.group} is not in task set {self._name} {claim.task_set}"
             )
         return by_id[claim.task_id]
+
+    async def close(self) -> None:
+        """Stop loading. Those that wait for it are cancelled."""
+        await cancel_and_wait(self._loading.values())
 
     async def _load(self, task_set: str) -> Sequence[Task]:
         if task_set not in self._loading:

@@ -215,9 +215,12 @@ class TokenBook:
             self._incarnations[identity] = replace(self._incarnations[identity], ended=True)
 
     def _end_others(self, account: CellAccount) -> None:
-        """A cell's newest report tells which incarnation lives, unless it is one that is known to have ended."""
+        """A cell's newest report tells which incarnation lives, unless its own is known to have ended.
+
+        One that has not reported yet may have written an object already: then the report is of the one before it.
+        """
         known = self._incarnations.get((account.cell, account.incarnation))
-        if known is not None and known.ended:
+        if (known is not None and known.ended) or self._is_succeeded(account):
             return
         for (cell, incarnation), found in self._incarnations.items():
             if cell == account.cell and incarnation != account.incarnation:
