@@ -148,7 +148,7 @@ async def test_two_vllm_cells_share_a_run_of_deltas_and_a_late_one_begins_with_t
     seaweed: Seaweed, new_run: NewRun
 ):
     """bf16, a learning rate at which few elements change, and more than five deltas before the second cell comes."""
-    steps, late_at, rng = 40, 7, Random(2)
+    steps, late_at, rng = 150, 7, Random(2)
     params = parameters(
         steps,
         environment={"id": "tests.support.environments:LeisurelyDice"},
@@ -168,7 +168,7 @@ async def test_two_vllm_cells_share_a_run_of_deltas_and_a_late_one_begins_with_t
         assert run.step < steps - 8, "the late cell came too late to share the work: this machine is too busy"
         await run.until_step(run.step + 4)
         await run.kill(CELL, rng)
-        await run.wait(deadline_s=300)
+        await run.wait(deadline_s=600)
     finally:
         await run.end()
 
