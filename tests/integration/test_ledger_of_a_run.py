@@ -33,7 +33,8 @@ from tests.support.toy_run import Cell, create_run, toy_parameters
 from tests.support.training import FakeGroup
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "store.md"
-STEPS = 24
+STEPS = 80
+"""Long enough for a lease to end after the damage, on a fast machine too."""
 DEADLINE_S = 120.0
 
 
