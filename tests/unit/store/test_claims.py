@@ -13,16 +13,9 @@ from driftline.store.claims import StoreClock
 from driftline.store.memory import MemoryStore
 from driftline.store.run_store import RunStore
 from tests.support import records
+from tests.support.clock import Clock
 
 LEASE_S = 20.0
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

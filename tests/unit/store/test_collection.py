@@ -16,17 +16,10 @@ from driftline.store.memory import MemoryStore
 from driftline.store.pins import pinned, pins
 from driftline.store.run_store import RunStore
 from tests.support import records
+from tests.support.clock import Clock
 from tests.support.records import RUN
 
 STEPS = 10
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

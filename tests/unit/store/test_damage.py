@@ -15,6 +15,7 @@ from driftline.store.memory import MemoryStore
 from driftline.store.run_store import RunStore
 from driftline.store.trajectories import encode_groups
 from tests.support import records
+from tests.support.clock import Clock
 from tests.support.records import RUN
 
 LEASE_S = 20.0
@@ -34,14 +35,6 @@ def rubbish(_body: bytes) -> bytes:
 
 DAMAGE = [truncated, newer, rubbish]
 Damage = Callable[[bytes], bytes]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
