@@ -24,88 +24,21 @@ from driftline.accounts import TokenLedger as TokenLedger
 from driftline.codec import FORMAT as FORMAT
 from driftline.codec import decode as decode
 from driftline.codec import encode as encode
+from driftline.measured import Diagnosis as Diagnosis
+from driftline.measured import DivergenceSummary as DivergenceSummary
+from driftline.measured import MemberUse as MemberUse
+from driftline.measured import SegmentUse as SegmentUse
+from driftline.published import AdapterLayout as AdapterLayout
+from driftline.published import Chain as Chain
+from driftline.published import FileEntry as FileEntry
+from driftline.published import PolicyVersion as PolicyVersion
+from driftline.published import Probe as Probe
+from driftline.published import WeightsManifest as WeightsManifest
 
 TrajectoryStatus = Literal["ok", "truncated", "env_error", "timeout", "engine_error", "cancelled"]
 """How an episode ended. Only `ok` and `truncated` may carry a reward."""
 
 RunState = Literal["running", "finished", "failed", "cancelled"]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class PolicyVersion:
-    """One published set of weights: its number, and the epoch of the trainer that published it."""
-
-    number: int
-    epoch: int
-
-    def __str__(self) -> str:
-        return f"{self.number:06d}-{self.epoch:04d}"
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """A fixed token sequence and the log-probabilities the published policy gives it.
-
-    `logprobs[i]` (nats, temperature 1) belongs to `token_ids[i + 1]` given `token_ids[: i + 1]`.
-    """
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    dtype: Literal["float32", "bfloat16"] | None = None
-    """Arithmetic of the forward pass that gave them; None is that of the manifest."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileEntry:
-    """One object that belongs to a manifest: its key, its size in bytes and its SHA-256."""
-
-    key: str
-    bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterLayout:
-    """How low-rank adapters become weights: `W + alpha / rank * B @ A`, with the base model's `W`."""
-
-    rank: int
-    alpha: float
-    base: str
-    """Digest of the base model (`ModelSource.digest`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """What a reader without any version must fetch: an anchor, and the deltas after it up to this version."""
-
-    anchor_bytes: int
-    delta_bytes: int = 0
-    deltas: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class WeightsManifest:
-    """What a policy version consists of. Written after all of its files."""
-
-    run: str
-    version: PolicyVersion
-    kind: Literal["anchor", "delta"]
-    base: PolicyVersion | None
-    """The version that a delta changes; None for an anchor."""
-    files: tuple[FileEntry, ...]
-    tensors: Mapping[str, str]
-    """Tensor name -> SHA-256 of its assembled bytes, for every tensor of the version."""
-    dtype: Literal["float32", "bfloat16"]
-    probe: Probe
-    created_unix: float
-    elements: int = 0
-    """Elements of all tensors."""
-    changed_elements: int | None = None
-    """Elements whose published bits differ from the version before; None where there is none to compare with."""
-    chain: Chain | None = None
-    adapter: AdapterLayout | None = None
-    """Set where the tensors are adapters of the base model, not the model's own."""
-    format: int = FORMAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +172,7 @@ class GroupUse:
     task_id: str
     task_set: str
     weight: float
-    """0.0 for a group without variance, else 1.0 (admission may scale it)."""
+    """0.0 for a group without variance, else 1.0; what admission makes of each member is in `uses`."""
     members: int
     valid_members: int
     reward_mean: float
@@ -249,6 +182,8 @@ class GroupUse:
     lag_max: int
     """Lag in versions over the sampled tokens, at the step that used them."""
     sampled_tokens: int
+    uses: tuple[MemberUse, ...] = ()
+    """Of every member, in order; empty in records of before there was admission: then all valid ones weigh 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +195,9 @@ class GiveUp:
     sampled_tokens: int
     key: str = ""
     """Object that holds its trajectories."""
+    task_id: str = ""
+    uses: tuple[MemberUse, ...] = ()
+    """Of every member, as in `GroupUse`; none weighs anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +236,16 @@ class StepRecord:
     """Of the rest of the record, where the run has a key (`driftline.training.signing`)."""
     frontier: Frontier = field(default_factory=Frontier)
     ledger: TokenLedger | None = None
+    lead_groups: int = 0
+    """The lead in HEAD while the step's batch was awaited."""
+    lead_why: str = ""
+    """Why the controller chose the next lead (`divergence.overlap.LeadDecision`); empty for a fixed one."""
+    by_lag: Mapping[int, DivergenceSummary] = field(default_factory=dict[int, DivergenceSummary])
+    """Of the batch's tokens of each lag, before the step; the largest stands for all beyond it."""
+    by_environment: Mapping[str, DivergenceSummary] = field(default_factory=dict[str, DivergenceSummary])
+    floor_by_cell: Mapping[str, DivergenceSummary] = field(default_factory=dict[str, DivergenceSummary])
+    """Cell -> of the batch's tokens of lag 0 that it generated."""
+    diagnosis: Diagnosis | None = None
     format: int = FORMAT
 
 
@@ -332,6 +280,8 @@ class OffsetReport:
     generated_tokens: int
     pause_s: float
     """Seconds that the last update kept the engine paused."""
+    probe_difference_nats: float | None = None
+    """Largest difference from the probe log-probabilities of the version's manifest, when it was applied."""
     account: CellAccount | None = None
     earlier: tuple[CellAccount, ...] = ()
     """The last known account of each earlier incarnation of the cell."""

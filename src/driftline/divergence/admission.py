@@ -13,12 +13,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from driftline.divergence.estimators import DivergenceSummary
-
-Verdict = Literal["keep", "down_weight", "drop"]
-Reason = Literal["", "age", "k3", "ess", "not_finite", "invalid"]
+from driftline.measured import DivergenceSummary, Reason, Verdict
 
 FEWEST_ADMITTED_MEMBERS = 2
 

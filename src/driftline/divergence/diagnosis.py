@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import get_args
 
-from driftline.divergence.estimators import DivergenceSummary
+from driftline.measured import Cause, Diagnosis, DivergenceSummary
 
-Cause = Literal["healthy", "engine mismatch", "staleness", "failed weight sync"]
-CAUSES: tuple[Cause, ...] = ("healthy", "engine mismatch", "staleness", "failed weight sync")
+CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +50,6 @@ class EngineFigures:
     """Largest difference from the manifest's probe log-probabilities; None where it was not asked."""
     floor: DivergenceSummary
     """Of its own tokens of lag 0."""
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """The cause, and the figures behind it."""
-
-    cause: Cause
-    why: str
-    """One sentence with the figures."""
-    figures: Mapping[str, float]
-    """By name and unit; what was not measured is absent."""
-    engine: str = ""
-    """The engine at fault, for a failed weight sync."""
 
 
 def diagnose(

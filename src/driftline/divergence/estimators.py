@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-LOG_RATIO_LIMIT = 20.0
-"""Largest |log ratio| in nats that is exponentiated; e^20 is 4.9e8."""
+from driftline.measured import LOG_RATIO_LIMIT as LOG_RATIO_LIMIT
+from driftline.measured import NOTHING as NOTHING
+from driftline.measured import DivergenceSummary as DivergenceSummary
+
 SUMS = 8
 """Length of the vector of `divergence_sums`."""
 
@@ -81,41 +82,6 @@ def divergence_sums(log_ratio_T: Tensor) -> Tensor:
         log_ratio_T: Current minus behaviour log-probability of each sampled token, `[T]`, nats.
     """
     return token_terms(log_ratio_T).sum(0)
-
-
-@dataclass(frozen=True, slots=True)
-class DivergenceSummary:
-    """Estimates over `tokens` sampled tokens; `k1`, `k2`, `k3` in nats a token."""
-
-    tokens: int
-    k1: float
-    k2: float
-    k3: float
-    total_variation: float
-    chi_square: float
-    ess_fraction: float
-    ratio_mean: float
-    k3_error: float = 0.0
-    """Standard error of `k3`, as if tokens were independent; 0 for fewer than two."""
-
-    @property
-    def ess(self) -> float:
-        """Effective sample size of raw weights, in tokens."""
-        return self.ess_fraction * self.tokens
-
-    @property
-    def geometric_mean_ratio(self) -> float:
-        """Geometric mean of the tokens' ratios."""
-        return math.exp(_within_limit(-self.k1))
-
-    @property
-    def sequence_ratio(self) -> float:
-        """Product of the tokens' ratios: of the whole sequence, where the tokens are one."""
-        return math.exp(_within_limit(-self.k1 * self.tokens))
-
-
-NOTHING = DivergenceSummary(0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0)
-"""Without tokens the two policies count as equal."""
 
 
 def summarise(sums: Tensor) -> DivergenceSummary:
@@ -179,7 +145,3 @@ def exact_total_variation(behaviour_V: Tensor, current_V: Tensor) -> Tensor:
 def exact_chi_square(behaviour_V: Tensor, current_V: Tensor) -> Tensor:
     """Chi-square of current against behaviour, two probability vectors `[..., V]`; never negative."""
     return ((current_V - behaviour_V).square() / behaviour_V).sum(-1)
-
-
-def _within_limit(log_ratio: float) -> float:
-    return min(LOG_RATIO_LIMIT, max(-LOG_RATIO_LIMIT, log_ratio))
