@@ -240,12 +240,44 @@ async def test_lower_priority_numbers_run_first(case: EngineUnderTest) -> None:
     finished: list[int] = []
 
     async def request(n: int, priority: int) -> None:
-        await case.generate(PROMPT, max_tokens=20, seed=n, priority=priority)
+        await case.generate(PROMPT, max_tokens=120, seed=n, priority=priority)
         finished.append(priority)
 
     await asyncio.gather(*(request(n, 5 if n < 200 else 0) for n in range(256)))
     last_urgent = max(n for n, priority in enumerate(finished) if priority == 0)
     assert last_urgent < 200, "56 urgent requests came last, behind 200 others for 128 places"
+
+
+async def test_another_run_is_served_from_its_own_weights_and_counts_from_zero(
+    case: EngineUnderTest, seaweed: Seaweed
+) -> None:
+    held = case.engine.status().version
+    assert held is not None
+    other = RunStore(seaweed.store(), "another")
+    model = tiny_llama(77)
+    manifest = publish(model, other, held.number)
+    await case.generate(PROMPT, max_tokens=3)
+    with pytest.raises(WeightUpdateFailed, match="another"):
+        await case.engine.update(manifest)
+
+    going = asyncio.create_task(case.generate(PROMPT, max_tokens=200))
+    await asyncio.sleep(0)
+    with pytest.raises(ConfigurationError, match="await its requests"):
+        await case.engine.serve_run("another")
+    await going
+    await case.engine.serve_run("another")
+    status = case.engine.status()
+    assert (status.version, status.generated_tokens, status.scored_tokens) == (None, 0, 0)
+    report = await case.engine.update(manifest)
+    assert report.applied
+    assert report.loaded.deltas == 0
+    case.models.append(model)
+    turn = await case.generate(PROMPT, max_tokens=16)
+    assert case.disagreement(PROMPT, turn, len(case.models) - 1) <= AGREEMENT_NATS, "no prefix of the run before"
+    status = case.engine.status()
+    assert status.generated_tokens == len(turn.token_ids) + status.scored_tokens
+    await case.engine.serve_run(RUN)
+    await case.update(held.number)
 
 
 async def test_an_engine_that_is_killed_fails_everything_and_close_leaves_nothing(case: EngineUnderTest) -> None:

@@ -12,6 +12,10 @@ class Counters(StatLoggerBase):
     """Sums since the start, and the gauges of the last step. Scores and probes count one sampled token each."""
 
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from zero."""
         self.steps = 0
         self.waiting = 0
         self.kv_cache_share = 0.0

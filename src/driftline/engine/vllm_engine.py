@@ -105,6 +105,25 @@ class VllmEngine:
                 raise EngineStartFailed(f"the engine did not start: {error}") from error
             raise
 
+    async def serve_run(self, run: str) -> None:
+        """Serve another run of the same base model: from no version on, and with all counts at zero.
+
+        Raises:
+            ConfigurationError: Requests or an update are under way.
+            EngineDied: The engine is gone.
+        """
+        self._process.check_alive()
+        busy = self._counted or (self._updating is not None and not self._updating.done())
+        if busy:
+            raise ConfigurationError(
+                f"the engine still works for run {self._run!r}: await its requests and its update before it "
+                f"serves {run!r}"
+            )
+        await self._swap.follow(run, self._settings)
+        self._run, self._version = run, None
+        self._account = TokenAccount()
+        self._counters.begin()
+
     async def generate(self, request: GenerationRequest) -> Generation:
         """Sample one turn. The prompt cache is shared only within the version held at this moment."""
         self._process.check_alive()
@@ -116,7 +135,7 @@ class VllmEngine:
                     await self._open()
                     version = self._version
                     output = await self._run_request(
-                        request.prompt_ids, sampling(request), counted, salt=str(version), priority=request.priority
+                        request.prompt_ids, sampling(request), counted, salt=f"{self._run}/{version}", priority=request.priority
                     )
                     await self._open()
             except TimeoutError:

@@ -39,11 +39,15 @@ class Swap:
         self._recompute = recompute
 
     async def prepare(self, run: str, settings: Settings) -> None:
-        """Once, after the start: tell the workers where weights come from, and label the initial ones."""
+        """Once, after the start: have the workers end with this process, and follow a run."""
+        await self._worker("driftline_follow_parent")
+        await self.follow(run, settings)
+
+    async def follow(self, run: str, settings: Settings) -> None:
+        """Tell the workers where weights come from, and label those they have; nothing else is kept of them."""
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
         place = settings.model_dump(mode="json", include={"s3_endpoint", "s3_region", "bucket"})
-        await self._worker("driftline_follow_parent")
         await self._call(
             self._llm.init_weight_transfer_engine(
                 WeightTransferInitRequest(init_info={"run": run, "settings": place})

@@ -114,8 +114,9 @@ class StoreWeightEngine(WeightTransferEngine[StoreInitInfo, StoreUpdateInfo]):
         self._in_place = in_place_parameters(model, self._directory.shapes) if alone else {}
 
     def init_transfer_engine(self, init_info: StoreInitInfo) -> None:
-        """Open the store; touches nothing yet."""
+        """Open the store; the model keeps its weights, of which nothing is known."""
         self._run = init_info.run
+        self._staging = self._held = self._loaded = None
         self._store = open_store(Settings(**init_info.settings))
 
     def stage(self, manifest_json: str) -> None:
@@ -195,7 +196,8 @@ class StoreWeightEngine(WeightTransferEngine[StoreInitInfo, StoreUpdateInfo]):
             # Adapters of a base model say nothing of weights that were loaded in its place.
             follows = before is not None and before.version == self._loaded and before.adapter == manifest.adapter
             self._plan(staging, found, onto=self._loaded if follows else None)
-            self._held = found.held
+            if self._staging is staging:
+                self._held = found.held
             staging.seconds = time.monotonic() - started
             staging.state = "ready"
         except Exception as error:
