@@ -22,7 +22,7 @@ from typing import Any
 from prefect.artifacts import acreate_markdown_artifact
 
 from driftline.errors import ConfigurationError
-from driftline.params import RunParameters
+from driftline.params import OverlapParameters, RunParameters
 from driftline.records import Span, StepRecord
 from driftline.tracking import metrics
 from driftline.tracking.summary import split_steps, summarize
@@ -111,7 +111,13 @@ def variants(params: RunParameters, *, steps: int, cpus: tuple[int, int]) -> tup
 
 
 def _with_lead(params: RunParameters, lead_groups: int) -> RunParameters:
-    overlap = params.overlap.model_copy(update={"lead_groups": lead_groups})
+    overlap = OverlapParameters.model_validate(
+        {
+            **params.overlap.model_dump(include={"max_lag_versions", "budget_k3_nats"}),
+            "controller": "fixed",
+            "lead_groups": lead_groups,
+        }
+    )
     return RunParameters.model_validate(params.model_copy(update={"overlap": overlap}).model_dump())
 
 

@@ -15,6 +15,7 @@ pickled (Prefect stores the exceptions of its tasks). A message says what is wro
     │   ├── EngineStartFailed                     it never became ready
     │   ├── EngineDied                            it stopped answering during the run
     │   └── WeightUpdateFailed                    it does not hold the weights it should
+    │       └── ProbeNotReproduced                ... by its own log-probabilities
     ├── PublishRefused       (ValueError)         weights that must not be published: unchanged, empty, not finite
     ├── LogprobsNotFinite    (ValueError)         a log-probability is NaN or infinite; one trajectory is at fault
     ├── TrackingUnavailable  (ConnectionError)    MLflow does not answer
@@ -26,6 +27,8 @@ pickled (Prefect stores the exceptions of its tasks). A message says what is wro
     ├── LimitExceeded        (RuntimeError)       a bounded number of failures is used up
     └── StackError           (RuntimeError)       the local stack: a port is taken, a part died at start
 """
+
+import math
 
 
 class DriftlineError(Exception):
@@ -74,6 +77,13 @@ class EngineDied(EngineError):
 
 class WeightUpdateFailed(EngineError):
     """The engine does not hold the weights that the manifest describes."""
+
+
+class ProbeNotReproduced(WeightUpdateFailed):
+    """With a version's weights loaded, the engine gives its probe other log-probabilities than the trainer."""
+
+    difference_nats: float = math.nan
+    """Largest difference; set by who raises it."""
 
 
 class PublishRefused(DriftlineError, ValueError):

@@ -16,6 +16,8 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from driftline.measured import FLOOR_K3_NATS
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -79,9 +81,53 @@ class RolloutParameters(_Section):
 class OverlapParameters(_Section):
     """How far generation may run ahead of training."""
 
-    controller: Literal["fixed"] = Field("fixed", description="`fixed`: lead_groups stays as given.")
+    controller: Literal["fixed", "divergence"] = Field(
+        "fixed",
+        description="`fixed`: lead_groups stays as given; `divergence`: the run begins with it, and each step sets "
+        "it anew so that k3 stays within the budget.",
+    )
     lead_groups: int = Field(16, ge=0, description="Groups that may start ahead; 0 is exactly synchronous.")
     max_lag_versions: int = Field(8, ge=0, description="Hard limit of a group's oldest token, in versions.")
+    budget_k3_nats: float = Field(
+        0.01,
+        gt=0,
+        description="Most k3 a token that a batch should have: what the controller spends on overlap, and beyond "
+        "which a run is said to be stale.",
+    )
+    lowest_groups: int = Field(0, ge=0, description="`controller: divergence`: least lead.")
+    highest_groups: int | None = Field(
+        None, ge=0, description="`controller: divergence`: most lead; None is max_lag_versions * groups_per_step."
+    )
+    step_groups: int | None = Field(
+        None, ge=1, description="`controller: divergence`: most groups added at once; None is groups_per_step."
+    )
+
+    @model_validator(mode="after")
+    def _limits_need_the_controller(self) -> Self:
+        set_in_vain = [
+            name
+            for name, vain in (
+                ("lowest_groups", self.lowest_groups > 0),
+                ("highest_groups", self.highest_groups is not None),
+                ("step_groups", self.step_groups is not None),
+            )
+            if vain and self.controller == "fixed"
+        ]
+        if set_in_vain:
+            raise ValueError(f"overlap.{set_in_vain[0]}: has no effect unless overlap.controller is divergence")
+        return self
+
+
+class DiagnosisParameters(_Section):
+    """What the causes of divergence are told apart by."""
+
+    window_steps: int = Field(4, ge=1, description="Last steps that are looked at.")
+    floor_k3_nats: float | None = Field(
+        None,
+        gt=0,
+        description="Most k3 a token that engine and trainer may differ by with the same weights; None is what was "
+        "measured for the coarser of engine.dtype and training.dtype, with room.",
+    )
 
 
 class EngineParameters(_Section):
@@ -248,6 +294,7 @@ class RunParameters(_Section):
     environment: EnvironmentParameters = EnvironmentParameters()  # pyright: ignore[reportCallIssue]
     rollout: RolloutParameters = RolloutParameters()  # pyright: ignore[reportCallIssue]
     overlap: OverlapParameters = OverlapParameters()  # pyright: ignore[reportCallIssue]
+    diagnosis: DiagnosisParameters = DiagnosisParameters()  # pyright: ignore[reportCallIssue]
     engine: EngineParameters = EngineParameters()  # pyright: ignore[reportCallIssue]
     training: TrainingParameters = TrainingParameters()  # pyright: ignore[reportCallIssue]
     lora: LoraParameters = LoraParameters()  # pyright: ignore[reportCallIssue]
@@ -262,7 +309,23 @@ class RunParameters(_Section):
         """What weights are published in."""
         if self.publication.dtype != "auto":
             return self.publication.dtype
+        return self.coarser_dtype
+
+    @property
+    def coarser_dtype(self) -> Literal["float32", "bfloat16"]:
+        """The coarser arithmetic of engine and trainer."""
         return "bfloat16" if "bfloat16" in (self.engine.dtype, self.training.dtype) else "float32"
+
+    @property
+    def floor_k3_nats(self) -> float:
+        """Most k3 a token that engine and trainer may differ by with the same weights."""
+        return self.diagnosis.floor_k3_nats or FLOOR_K3_NATS[self.coarser_dtype]
+
+    @property
+    def highest_lead_groups(self) -> int:
+        """Most groups that may start ahead under any setting of the controller."""
+        hard = self.overlap.max_lag_versions * self.rollout.groups_per_step
+        return hard if self.overlap.highest_groups is None else self.overlap.highest_groups
 
     @model_validator(mode="after")
     def _dtypes_agree(self) -> Self:
@@ -293,10 +356,38 @@ class RunParameters(_Section):
                 "overlap.lead_groups: groups would start further ahead than overlap.max_lag_versions allows: "
                 f"lower it to {self.overlap.max_lag_versions * self.rollout.groups_per_step} or raise the limit"
             )
+        if self.overlap.budget_k3_nats <= self.floor_k3_nats:
+            raise ValueError(
+                f"overlap.budget_k3_nats: no lead could keep it: {self.floor_k3_nats:g} nats "
+                "(diagnosis.floor_k3_nats) are allowed to engine and trainer already: raise it"
+            )
         if self.rollout.max_tokens_per_turn >= self.engine.max_model_len:
             raise ValueError("rollout.max_tokens_per_turn: must be below engine.max_model_len")
         if self.training.ranks == 1 and self.training.zero_stage > 0:
             raise ValueError("training.zero_stage: has no effect on one rank: raise training.ranks or set it to 0")
+        return self
+
+    @model_validator(mode="after")
+    def _controller_has_room(self) -> Self:
+        overlap, hard = self.overlap, self.overlap.max_lag_versions * self.rollout.groups_per_step
+        if overlap.controller == "fixed":
+            return self
+        if self.highest_lead_groups > hard:
+            raise ValueError(
+                "overlap.highest_groups: groups would start further ahead than overlap.max_lag_versions allows: "
+                f"lower it to {hard} or raise the limit"
+            )
+        if overlap.lowest_groups >= self.highest_lead_groups:
+            raise ValueError(
+                f"overlap.controller: has no effect between leads of {overlap.lowest_groups} (overlap.lowest_groups) "
+                f"and {self.highest_lead_groups} groups (overlap.highest_groups, overlap.max_lag_versions): make "
+                "room, or set it to fixed"
+            )
+        if not overlap.lowest_groups <= overlap.lead_groups <= self.highest_lead_groups:
+            raise ValueError(
+                f"overlap.lead_groups: the run begins with it: between {overlap.lowest_groups} and "
+                f"{self.highest_lead_groups} (overlap.lowest_groups, overlap.highest_groups)"
+            )
         return self
 
 

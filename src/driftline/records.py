@@ -282,6 +282,8 @@ class OffsetReport:
     """Seconds that the last update kept the engine paused."""
     probe_difference_nats: float | None = None
     """Largest difference from the probe log-probabilities of the version's manifest, when it was applied."""
+    refused_version: int | None = None
+    """Version whose probe the engine did not reproduce, for which it ended; `probe_difference_nats` is of it then."""
     account: CellAccount | None = None
     earlier: tuple[CellAccount, ...] = ()
     """The last known account of each earlier incarnation of the cell."""

@@ -122,6 +122,8 @@ class ToyTrainer:
     steps: int
     train_s: float = 0.0
     finish: bool = True
+    leads: Sequence[int] = ()
+    """The lead after each step, in turn; none leaves it as it is."""
     batches: list[list[Group]] = field(default_factory=list[list[Group]])
     given_up: list[int] = field(default_factory=list[int])
 
@@ -179,7 +181,10 @@ class ToyTrainer:
             )
         )
         spent = head.spent + len(batch)
-        lease.commit(replace(head, step=number, version=version, record=key, spent=spent, given_up=()))
+        lead = self.leads[number % len(self.leads)] if self.leads else head.lead_groups
+        lease.commit(
+            replace(head, step=number, version=version, record=key, spent=spent, given_up=(), lead_groups=lead)
+        )
 
 
 def _use(group: Group) -> GroupUse:

@@ -1,22 +1,26 @@
 """Why engine and trainer disagree: one of four causes, named from figures that are measured anyway.
 
-    failed weight sync   an engine does not reproduce the log-probabilities of its manifest's probe, or its own
-                         tokens of lag 0 stand out from those of the other engines
-    engine mismatch      the floor is too high: tokens of lag 0, sampled by the very weights that score them
-    staleness            divergence is over the budget, the floor is not, and it grows with lag
+    failed weight sync   an engine does not reproduce the log-probabilities of its manifest's probe while others do,
+                         or its own floor stands out from theirs
+    engine mismatch      the floor is too high: tokens sampled by the very weights that score them
+    staleness            divergence is over the budget, the floor is not
     healthy              none of these
 
 They are asked in this order: weights that never arrived raise the floor, and a raised floor raises every lag, so
-that each cause can look like the next one. A floor counts as too high only beyond `certainty` standard errors.
+that each cause can look like the next one. A k3 counts as too high only beyond `certainty` standard errors.
+
+The floor is of members whose tokens are all of lag 0, not of every token of lag 0: where running requests keep their
+KV cache over an update, the tokens after it are of no version's distribution, and differ by more than arithmetic.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from driftline.measured import Cause, Diagnosis, DivergenceSummary
+from driftline.measured import PROBE_NATS, Cause, Diagnosis, DivergenceSummary, pooled
 
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 
@@ -26,7 +30,7 @@ class DiagnosisLimits:
     """What counts as too much."""
 
     floor_k3_nats: float
-    """Most k3 a token at lag 0: measured for the pair of engine and trainer, with room."""
+    """Most k3 a token of the floor: measured for the pair of engine and trainer, with room."""
     budget_k3_nats: float
     """Most k3 a token of a batch."""
     probe_nats: float
@@ -36,7 +40,8 @@ class DiagnosisLimits:
     certainty: float = 4.0
     """Standard errors by which a limit must be exceeded."""
     outlier_ratio: float = 10.0
-    """How many times the other engines' floor one engine's must be, to stand out."""
+    """How many times the other engines' floor one engine's must be, to stand out; and how many times its limit a
+    floor must be, to be too high however few tokens make it so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +50,13 @@ class EngineFigures:
 
     engine: str
     version: int
-    """Policy version that it says it serves."""
+    """Policy version that it says it serves; for a refused one, the version that it refused."""
     probe_difference_nats: float | None
     """Largest difference from the manifest's probe log-probabilities; None where it was not asked."""
     floor: DivergenceSummary
-    """Of its own tokens of lag 0."""
+    """Of its own members whose tokens are all of lag 0."""
+    refused: bool = False
+    """Whether it ended because it did not reproduce the probe."""
 
 
 def diagnose(
@@ -58,23 +65,18 @@ def diagnose(
     """Name the cause.
 
     Args:
-        engines: Every engine that is alive.
+        engines: Every engine that is alive, or whose tokens are in `by_lag`.
         by_lag: Divergence of the tokens of each lag, over the last steps.
         limits: What counts as too much.
     """
-    figures = _figures(engines, by_lag)
-    unsynced = _unsynced(engines, limits)
+    figures = _figures(engines, by_lag, limits)
+    unsynced = _off_the_probe(engines, limits) or _standing_out(engines, limits)
     if unsynced is not None:
         engine, why = unsynced
         return Diagnosis("failed weight sync", why, figures, engine.engine)
-    floor = by_lag.get(0)
-    if floor is not None and _exceeds(floor, limits.floor_k3_nats, limits):
-        return Diagnosis(
-            "engine mismatch",
-            f"k3 is {floor.k3:.2e} nats a token at lag 0 over {floor.tokens} tokens, limit "
-            f"{limits.floor_k3_nats:.2e}: engine and trainer disagree with the same weights",
-            figures,
-        )
+    mismatch = _mismatch(engines, limits)
+    if mismatch:
+        return Diagnosis("engine mismatch", mismatch, figures)
     return _by_lag(by_lag, figures, limits)
 
 
@@ -90,13 +92,66 @@ def growth(by_lag: Mapping[int, DivergenceSummary]) -> float:
     return sum(found.tokens * (lag - lag_mean) * found.k3 for lag, found in by_lag.items()) / spread
 
 
+def _off_the_probe(engines: Sequence[EngineFigures], limits: DiagnosisLimits) -> tuple[EngineFigures, str] | None:
+    """The engine that does not hold the weights it says, by its probe.
+
+    One that refused a version, or is off by more than any arithmetic explains, or off where another engine is not.
+    """
+    off = [engine for engine in engines if not _within(engine.probe_difference_nats, limits.probe_nats)]
+    others_agree = any(
+        engine.probe_difference_nats is not None and engine not in off and not engine.refused for engine in engines
+    )
+    for engine in engines:
+        far = not _within(engine.probe_difference_nats, max(limits.probe_nats, *PROBE_NATS.values()))
+        if engine.refused or far or (engine in off and others_agree):
+            return engine, (
+                f"engine {engine.engine} differs by {engine.probe_difference_nats or 0.0:.2e} nats from the probe of "
+                f"version {engine.version}, limit {limits.probe_nats:.2e}: restart it"
+            )
+    return None
+
+
+def _standing_out(engines: Sequence[EngineFigures], limits: DiagnosisLimits) -> tuple[EngineFigures, str] | None:
+    """The engine whose floor is that of other weights."""
+    measured = [engine for engine in engines if engine.floor.tokens >= limits.fewest_tokens]
+    for engine in measured:
+        others = [other.floor.k3 for other in measured if other is not engine]
+        if not others or not _too_high(engine.floor, limits):
+            continue
+        if not engine.floor.k3 <= limits.outlier_ratio * max(others):
+            return engine, (
+                f"engine {engine.engine} has k3 {engine.floor.k3:.2e} nats a token at lag 0, the others at most "
+                f"{max(others):.2e}: its weights are not those of version {engine.version}: restart it"
+            )
+    return None
+
+
+def _mismatch(engines: Sequence[EngineFigures], limits: DiagnosisLimits) -> str:
+    """How engine and trainer disagree with the same weights; empty where they do not."""
+    floor = pooled(engine.floor for engine in engines)
+    if _too_high(floor, limits):
+        return (
+            f"k3 is {floor.k3:.2e} nats a token at lag 0 over {floor.tokens} tokens, limit "
+            f"{limits.floor_k3_nats:.2e}: engine and trainer disagree with the same weights: compare dtype, "
+            "temperature, kernels, tokenisation"
+        )
+    for engine in engines:
+        if not _within(engine.probe_difference_nats, limits.probe_nats):
+            return (
+                f"engine {engine.engine} differs by {engine.probe_difference_nats:.2e} nats from the probe of "
+                f"version {engine.version}, limit {limits.probe_nats:.2e}, as coarser arithmetic does: compare "
+                "engine.dtype and training.dtype"
+            )
+    return ""
+
+
 def _by_lag(
     by_lag: Mapping[int, DivergenceSummary], figures: Mapping[str, float], limits: DiagnosisLimits
 ) -> Diagnosis:
     stale = {lag: found for lag, found in by_lag.items() if lag > 0 and found.tokens}
     tokens = sum(found.tokens for found in stale.values())
     k3, floor = figures.get("k3_nats", 0.0), figures.get("floor_k3_nats")
-    if k3 <= limits.budget_k3_nats or tokens < limits.fewest_tokens:
+    if tokens < limits.fewest_tokens or not _exceeds(pooled(by_lag.values()), limits.budget_k3_nats, limits):
         return Diagnosis("healthy", f"k3 is {k3:.2e} nats a token, budget {limits.budget_k3_nats:.2e}", figures)
     known = "not measured" if floor is None else f"{floor:.2e} nats"
     lags = f"{min(stale)} to {max(stale)}" if len(stale) > 1 else f"{min(stale)}"
@@ -108,26 +163,14 @@ def _by_lag(
     )
 
 
-def _unsynced(engines: Sequence[EngineFigures], limits: DiagnosisLimits) -> tuple[EngineFigures, str] | None:
-    """The engine that does not serve the weights it says, and how that is known."""
-    for engine in engines:
-        found = engine.probe_difference_nats
-        if found is not None and not found <= limits.probe_nats:
-            return engine, (
-                f"engine {engine.engine} differs by {found:.2e} nats from the probe of version {engine.version}, "
-                f"limit {limits.probe_nats:.2e}"
-            )
-    measured = [engine for engine in engines if engine.floor.tokens >= limits.fewest_tokens]
-    for engine in measured:
-        others = [other.floor.k3 for other in measured if other is not engine]
-        if not others or not _exceeds(engine.floor, limits.floor_k3_nats, limits):
-            continue
-        if engine.floor.k3 > limits.outlier_ratio * max(others):
-            return engine, (
-                f"engine {engine.engine} has k3 {engine.floor.k3:.2e} nats a token at lag 0, the others at most "
-                f"{max(others):.2e}: its weights are not those of version {engine.version}"
-            )
-    return None
+def _within(difference: float | None, limit: float) -> bool:
+    return difference is None or difference <= limit
+
+
+def _too_high(floor: DivergenceSummary, limits: DiagnosisLimits) -> bool:
+    """Whether a floor is. Tokens that were taken for others make one of few, huge terms, and so of a large error."""
+    far = floor.k3 > limits.outlier_ratio * limits.floor_k3_nats and floor.tokens >= limits.fewest_tokens
+    return far or _exceeds(floor, limits.floor_k3_nats, limits)
 
 
 def _exceeds(found: DivergenceSummary, limit: float, limits: DiagnosisLimits) -> bool:
@@ -136,18 +179,24 @@ def _exceeds(found: DivergenceSummary, limit: float, limits: DiagnosisLimits) ->
     return not found.k3 - limits.certainty * found.k3_error <= limit
 
 
-def _figures(engines: Sequence[EngineFigures], by_lag: Mapping[int, DivergenceSummary]) -> dict[str, float]:
-    tokens = sum(found.tokens for found in by_lag.values())
-    figures = {"tokens": float(tokens), "growth_nats_per_version": growth(by_lag)}
-    if tokens:
-        figures["k3_nats"] = sum(found.tokens * found.k3 for found in by_lag.values()) / tokens
-    if 0 in by_lag and by_lag[0].tokens:
-        figures["floor_k3_nats"] = by_lag[0].k3
-        figures["floor_k3_error_nats"] = by_lag[0].k3_error
-    stale = [lag for lag, found in by_lag.items() if found.tokens]
-    if stale:
-        figures["lag_max"] = float(max(stale))
+def _figures(
+    engines: Sequence[EngineFigures], by_lag: Mapping[int, DivergenceSummary], limits: DiagnosisLimits
+) -> dict[str, float]:
+    every, floor = pooled(by_lag.values()), pooled(engine.floor for engine in engines)
+    figures = {
+        "tokens": float(every.tokens),
+        "growth_nats_per_version": growth(by_lag),
+        "budget_k3_nats": limits.budget_k3_nats,
+        "floor_limit_nats": limits.floor_k3_nats,
+        "probe_limit_nats": limits.probe_nats,
+    }
+    if every.tokens:
+        figures |= {"k3_nats": every.k3, "k3_error_nats": every.k3_error}
+        figures["lag_max"] = float(max(lag for lag, found in by_lag.items() if found.tokens))
+    if floor.tokens:
+        figures |= {"floor_k3_nats": floor.k3, "floor_k3_error_nats": floor.k3_error}
+        figures["floor_tokens"] = float(floor.tokens)
     probes = [engine.probe_difference_nats for engine in engines if engine.probe_difference_nats is not None]
     if probes:
-        figures["probe_difference_max_nats"] = max(probes)
+        figures["probe_difference_max_nats"] = math.nan if any(map(math.isnan, probes)) else max(probes)
     return figures

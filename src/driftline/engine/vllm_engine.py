@@ -37,6 +37,7 @@ from driftline.errors import (
     ConfigurationError,
     DeadlineExceeded,
     EngineStartFailed,
+    ProbeNotReproduced,
     WeightUpdateFailed,
 )
 from driftline.params import EngineParameters, Settings
@@ -135,7 +136,11 @@ class VllmEngine:
                     await self._open()
                     version = self._version
                     output = await self._run_request(
-                        request.prompt_ids, sampling(request), counted, salt=f"{self._run}/{version}", priority=request.priority
+                        request.prompt_ids,
+                        sampling(request),
+                        counted,
+                        salt=f"{self._run}/{version}",
+                        priority=request.priority,
                     )
                     await self._open()
             except TimeoutError:
@@ -222,10 +227,12 @@ class VllmEngine:
         error = max(abs(a - b) for a, b in zip(scored, manifest.probe.logprobs, strict=True))
         limit = probe_tolerance(self._params.dtype, manifest.probe.dtype or manifest.dtype)
         if not error <= limit:
-            raise WeightUpdateFailed(
+            refusal = ProbeNotReproduced(
                 f"the engine does not reproduce the probe of version {manifest.version}: log-probabilities differ by "
                 f"{error:.2g} nats, {limit:.2g} is allowed: its weights are not the trainer's"
             )
+            refusal.difference_nats = error
+            raise refusal
         return error
 
     async def _score(self, token_ids: Sequence[int], priority: int) -> tuple[float, ...]:

@@ -12,6 +12,7 @@ from driftline.engine.protocol import LoadReport
 from driftline.engine.vllm_process import EngineProcess
 from driftline.engine.vllm_requests import UNVERSIONED
 from driftline.errors import EngineDied, WeightUpdateFailed
+from driftline.measured import PROBE_NATS
 from driftline.params import Settings
 from driftline.records import WeightsManifest, encode
 
@@ -21,14 +22,11 @@ TRIES = 2
 STAGE_DEADLINE_S = 600.0
 STAGE_POLL_S = 0.01
 STAGE_POLL_MOST_S = 0.1
-PROBE_TOLERANCE_NATS = {"float32": 1e-4, "bfloat16": 0.1}
-"""Largest difference that equal weights show between trainer and engine. In bfloat16 the measured floor of a
-small model is 0.036 at most."""
 
 
 def probe_tolerance(engine_dtype: str, probe_dtype: str) -> float:
     """The probe's tolerance in nats: that of the coarser arithmetic, the engine's or the trainer's."""
-    return max(PROBE_TOLERANCE_NATS[engine_dtype], PROBE_TOLERANCE_NATS[probe_dtype])
+    return max(PROBE_NATS[engine_dtype], PROBE_NATS[probe_dtype])
 
 
 class Swap:

@@ -17,13 +17,14 @@ failure of any of them ends the cell; finished groups are written out first, and
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from driftline.errors import StoreError
+from driftline.errors import ProbeNotReproduced, StoreError
 from driftline.params import RunParameters
 from driftline.records import Group
 from driftline.rollout import assignment, scheduler
@@ -103,6 +104,7 @@ class Collector:
             update_deadline_s=parameters.engine.request_deadline_s,
             on_head=self._on_head,
             on_applied=telemetry.applied,
+            on_refused=telemetry.refused,
             is_idle=lambda: not self._playing,
             clock=resources.clock,
         )
@@ -129,7 +131,7 @@ class Collector:
         """
         with self._resources.guard.installed():
             await self._telemetry.begin()
-            await self._follower.begin(self._limits.batch_deadline_s)
+            await self._begin_following()
             await self._begin_ledger()
             sequence = await self._threads.run(self._run_store.next_sequence, self._place.name)
             self._tally.continue_at(sequence)
@@ -177,6 +179,16 @@ class Collector:
             LOG.warning("not everything could be written at the end: %r", error)
         finally:
             await cancel_and_wait([flushing, writing])
+
+    async def _begin_following(self) -> None:
+        try:
+            await self._follower.begin(self._limits.batch_deadline_s)
+        except ProbeNotReproduced:
+            # Or a cell that fails each time it starts would never be heard of.
+            with contextlib.suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(LAST_WORD_DEADLINE_S):
+                    await self._telemetry.report(self._follower.newest, 0, 0, final=True)
+            raise
 
     async def _begin_ledger(self) -> None:
         records = await self._threads.run(self._run_store.steps)
@@ -250,14 +262,15 @@ class Collector:
 
     def _claim_more(self) -> None:
         rollout = self._rollout
-        waiting = sum(len(group.waiting) for group in self._open.values())
+        limit = scheduler.admission_limit(self._follower.newest, rollout.groups_per_step)
+        # Groups beyond a lead that was cut wait for later, and must not stand in the way of those that may start.
+        waiting = sum(len(group.waiting) for group in self._open.values() if group.number < limit)
         wanted = scheduler.claims_wanted(
             rollout.episodes_in_flight - len(self._playing),
             waiting + len(self._claiming) * rollout.group_size,
             rollout.group_size,
             ahead=CLAIM_AHEAD_GROUPS,
         )
-        limit = scheduler.admission_limit(self._follower.newest, rollout.groups_per_step)
         count = min(wanted, CLAIMS_IN_FLIGHT - len(self._claiming))
         for group in self._ledger.take(limit, count, self._monotonic()):
             self._spawn(self._claim(group), self._claiming, f"claim of group {group}")

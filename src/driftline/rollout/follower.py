@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from driftline.engine.protocol import Engine, UpdateReport
-from driftline.errors import DeadlineExceeded, ObjectMissing, WeightUpdateFailed
+from driftline.errors import DeadlineExceeded, ObjectMissing, ProbeNotReproduced, WeightUpdateFailed
 from driftline.records import Head, PolicyVersion
 from driftline.rollout import scheduler
 from driftline.rollout.background import StoreThreads
@@ -55,6 +55,7 @@ class HeadFollower:
         update_deadline_s: float,
         on_head: Callable[[], None],
         on_applied: Callable[[Applied], None],
+        on_refused: Callable[[int, float], None],
         is_idle: Callable[[], bool],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -65,6 +66,7 @@ class HeadFollower:
         self._update_deadline_s = update_deadline_s
         self._on_head = on_head
         self._on_applied = on_applied
+        self._on_refused = on_refused
         self._is_idle = is_idle
         self._clock = clock
         self._newest: Head | None = None
@@ -158,6 +160,9 @@ class HeadFollower:
                 f"the engine did not take up version {wanted} within {self._update_deadline_s:g} s: raise "
                 "engine.request_deadline_s"
             ) from None
+        except ProbeNotReproduced as error:
+            self._on_refused(wanted.number, error.difference_nats)
+            raise
         self.version, self.applied_unix = wanted, self._clock()
         LOG.info("version %s after %.2f s (pause %.3f s)", wanted, self.applied_unix - seen_unix, report.pause_s)
         self._on_applied(Applied(report, seen_unix, self.applied_unix))

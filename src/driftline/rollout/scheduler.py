@@ -92,17 +92,26 @@ class GroupLedger:
         return self._elsewhere.keys()
 
     def take(self, limit: int, count: int, now: float) -> list[int]:
-        """Numbers below `limit` to try now, at most `count`: this cell's own class first, then in order."""
+        """Numbers below `limit` to try now, at most `count`: this cell's own class first, then in order.
+
+        A limit that has fallen (the lead was cut) leaves what lies above it for later.
+        """
         due = [group for group, retry_at in self._elsewhere.items() if retry_at <= now]
         for group in [*range(self._next_new, limit), *due]:
             self._elsewhere.pop(group, None)
             heapq.heappush(self._open, (group % self._stride != self._offset, group))
         self._next_new = max(self._next_new, limit)
         taken: list[int] = []
+        later: list[tuple[bool, int]] = []
         while self._open and len(taken) < count:
-            _, group = heapq.heappop(self._open)
-            if group not in self._closed:
+            entry = heapq.heappop(self._open)
+            group = entry[1]
+            if group >= limit:
+                later.append(entry)
+            elif group not in self._closed:
                 taken.append(group)
+        for entry in later:
+            heapq.heappush(self._open, entry)
         return taken
 
     def held_elsewhere(self, group: int, retry_at: float) -> None:

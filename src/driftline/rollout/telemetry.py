@@ -69,6 +69,8 @@ class Telemetry:
         self._clock = clock
         self._version = 0
         self._applied: Applied | None = None
+        self._probe_difference_nats: float | None = None
+        self._refused_version: int | None = None
         self._spans: list[Span] = []
         self._span_sequence = 0
         self._spans_sent = clock()
@@ -88,6 +90,7 @@ class Telemetry:
         self._log_gauges()
         self._version, self._applied = applied.report.version.number, applied
         report = applied.report
+        self._probe_difference_nats = report.probe_error if report.applied else None
         pause = (applied.applied_unix - report.pause_s, applied.applied_unix)
         self._spans.append(self._span(timeline.APPLY, "update", (applied.seen_unix, applied.applied_unix)))
         if report.applied:
@@ -115,6 +118,10 @@ class Telemetry:
                 "pause_s": report.pause_s,
             }
         )
+
+    def refused(self, version: int, difference_nats: float) -> None:
+        """The engine does not reproduce the probe of a version, and has ended: the last report says so."""
+        self._refused_version, self._probe_difference_nats = version, difference_nats
 
     def finished(self, episode: Episode, trajectory: Trajectory) -> None:
         """An episode has ended."""
@@ -152,6 +159,8 @@ class Telemetry:
             waiting_episodes=waiting,
             generated_tokens=self._engine.status().generated_tokens,
             pause_s=applied.report.pause_s if applied else 0.0,
+            probe_difference_nats=self._probe_difference_nats,
+            refused_version=self._refused_version,
             account=self._tally.account(),
             earlier=self._earlier,
         )

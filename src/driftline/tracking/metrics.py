@@ -117,7 +117,9 @@ ESS_FRACTION = _row("divergence/ess_fraction", "share", "Effective sample size o
 LOGPROB_DIFFERENCE_MAX = _row(
     "divergence/logprob_difference_max_nats", "nats", "Largest |behaviour - current| log-probability."
 )
-FLOOR_K3 = _row("divergence/floor_k3_nats", "nats", "k3 over the tokens of lag 0 alone: engine against trainer.")
+FLOOR_K3 = _row(
+    "divergence/floor_k3_nats", "nats", "k3 over the members whose tokens are all of lag 0: engine against trainer."
+)
 FLOOR_DIFFERENCE_MAX = _row(
     "divergence/floor_difference_max_nats", "nats", "Largest |behaviour - current| over the tokens of lag 0."
 )
@@ -126,6 +128,18 @@ IMPORTANCE_RAW_MAX = _row("importance/raw_max", "1", "Largest importance weight 
 IMPORTANCE_APPLIED_MEAN = _row("importance/applied_mean", "1", "Mean importance weight that the loss used.")
 IMPORTANCE_APPLIED_MAX = _row("importance/applied_max", "1", "Largest importance weight that the loss used.")
 IMPORTANCE_TRUNCATED_SHARE = _row("importance/truncated_share", "share", "Share of sampled tokens truncated.")
+
+# What the divergence is steered by, and why it is what it is.
+LEAD_GROUPS = _row("overlap/lead_groups", "groups", "The lead in HEAD while the step's batch was awaited.")
+EFFECTIVE_LEAD_GROUPS = _row(
+    "overlap/effective_lead_groups", "groups", "Mean lag of the batch's sampled tokens, times the groups of a batch."
+)
+BUDGET_SHARE = _row("overlap/budget_share", "share", "k3 of the batch over overlap.budget_k3_nats.")
+CAUSE = _row(
+    "divergence/cause",
+    "code",
+    "What the last steps are diagnosed as: 0 healthy, 1 engine mismatch, 2 staleness, 3 failed weight sync.",
+)
 
 # How old the batch was.
 LAG_STEPS_MEAN = _row("lag/steps_mean", "versions", "Mean lag of the batch's sampled tokens.")

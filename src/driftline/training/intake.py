@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from driftline.errors import LimitExceeded
 from driftline.params import RunParameters
-from driftline.records import GiveUp, Group, GroupUse, PolicyVersion, StepRecord
+from driftline.records import GiveUp, Group, GroupUse, OffsetReport, PolicyVersion, StepRecord
 from driftline.store.run_store import RunStore, TrainerLease
 from driftline.training.batching import BatchRule, count_failed, decide, reason_to_give_up, sampled_tokens
 from driftline.training.ledger import TokenBook
@@ -86,6 +86,8 @@ class Intake:
         self._lease = lease
         self.book = TokenBook(records)
         self._looked = 0.0
+        self.reports: Sequence[OffsetReport] = ()
+        """The cells' newest."""
         self._cursor = run_store.trajectory_cursor(
             self.book.frontier.keys, cells_s=CELLS_S, skip=lease.head.set_aside
         )
@@ -195,6 +197,7 @@ class Intake:
         """Note the cells' heartbeats; returns when the last of them acknowledged the version trained from."""
         self._looked = self._clock()
         version, reports = self._version().number, self._run_store.offsets()
+        self.reports = reports
         self.book.heartbeats(reports)
         return max((report.applied_unix for report in reports if report.version == version), default=None)
 

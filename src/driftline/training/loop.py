@@ -37,6 +37,7 @@ from driftline.training.publishing import PolicyPublisher
 from driftline.training.reporting import group_use, ledger_metrics, step_metrics
 from driftline.training.resume import make_batch, restore
 from driftline.training.signing import sign
+from driftline.training.steering import Steering, batch_divergence, change_of_cause
 from driftline.training.store_use import StoreUse
 
 log = logging.getLogger(__name__)
@@ -84,6 +85,7 @@ class TrainingLoop:
         self._intake = Intake(
             run_store, lease, self._records, params, clock=clock, sleep=sleep, on_damage=self._tell_of_damage
         )
+        self._steering = Steering(self._records, params)
         self._store_use = StoreUse(run_store.store, self._records)
         timed = RunStore(self._store_use.store, run_store.run)
         self._publisher = PolicyPublisher(group, timed, params)
@@ -187,6 +189,7 @@ class TrainingLoop:
         values |= ledger_metrics(ledger) | self._store_use.take(ready.read_s, ledger)
         values[metrics.DAMAGED_OBJECTS] = float(len(self._lease.head.set_aside))
         self._check_ledger(ledger, step)
+        divergence = batch_divergence(ready.groups, outcome.statistics, version.number)
         record = StepRecord(
             run=self._run_store.run,
             step=step,
@@ -202,9 +205,14 @@ class TrainingLoop:
             checkpoint=self._writer.newest_checkpoint,
             frontier=frontier,
             ledger=ledger,
+            lead_groups=self._lease.head.lead_groups,
+            by_lag=divergence.by_lag,
+            by_environment=divergence.by_environment,
+            floor_by_cell=divergence.floor_by_cell,
         )
+        record, lead_groups = self._steer(record)
         with self._store_use.committing():
-            self._commit(record)
+            self._commit(record, lead_groups)
         self._report(record, ready)
         self._checkpoint(record)
         return manifest, times.committed
@@ -214,6 +222,16 @@ class TrainingLoop:
             log.error("%s: %s", _imbalance(ledger, step), ledger.incarnations)
             self._emit({"event": "warning", "type": "LedgerImbalance", "message": _imbalance(ledger, step)})
 
+    def _steer(self, record: StepRecord) -> tuple[StepRecord, int]:
+        """Complete the record by what follows from it; returns it, and the lead of the next step, in groups."""
+        before = self._steering.diagnosis
+        record, lead_groups = self._steering.judge(record, self._intake.reports)
+        news = change_of_cause(before, record.diagnosis)
+        if news:
+            log.warning("step %d: %s", record.step, news)
+            self._emit({"event": "warning", "type": "Diagnosis", "message": f"step {record.step}: {news}"})
+        return record, lead_groups
+
     def _tell_of_damage(self, key: str, reason: str) -> None:
         self._emit({"event": "warning", "type": "CorruptObject", "message": f"{key} is set aside: {reason}"})
 
@@ -221,7 +239,7 @@ class TrainingLoop:
         """Whether the weights after the step must differ from those before."""
         return self._params.training.learning_rate > 0 and outcome.trained_sequences > 0
 
-    def _commit(self, record: StepRecord) -> None:
+    def _commit(self, record: StepRecord, lead_groups: int) -> None:
         key = self._run_store.write_step(sign(record, self._signing_key))
         head = self._lease.head
         self._lease.commit(
@@ -232,6 +250,7 @@ class TrainingLoop:
                 record=key,
                 spent=head.spent + len(record.groups),
                 given_up=(),
+                lead_groups=lead_groups,
             )
         )
         self._intake.committed()

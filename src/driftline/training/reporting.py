@@ -134,7 +134,7 @@ def _training_metrics(outcome: StepOutcome, times: StepTimes, learning_rate: flo
 
 def _divergence_metrics(outcome: StepOutcome) -> dict[str, float]:
     found = outcome.statistics
-    floor = {metrics.FLOOR_K3: found.floor.k3, metrics.FLOOR_DIFFERENCE_MAX: found.floor_difference_max_nats}
+    floor = {metrics.FLOOR_DIFFERENCE_MAX: found.floor_difference_max_nats}
     return {
         **(floor if found.floor.tokens else {}),
         metrics.K1: found.divergence.k1,

@@ -145,24 +145,35 @@ def summary(k3: float, tokens: int = 10_000, error: float = 0.0) -> DivergenceSu
     return replace(NOTHING, tokens=tokens, k3=k3, k3_error=error)
 
 
-def engine(probe: float | None = None, floor: DivergenceSummary = NOTHING, name: str = "c0") -> EngineFigures:
-    return EngineFigures(name, 7, probe, floor)
+def engine(
+    probe: float | None = None, floor: DivergenceSummary = NOTHING, name: str = "c0", *, refused: bool = False
+) -> EngineFigures:
+    return EngineFigures(name, 7, probe, floor, refused)
+
+
+GOOD = summary(1e-7)
 
 
 @pytest.mark.parametrize(
     ("engines", "by_lag", "cause"),
     [
         ([], {}, "healthy"),
-        ([engine(1e-4)], {0: summary(1e-6), 2: summary(1e-3)}, "healthy"),
-        ([engine(1.1e-4)], {0: summary(1e-6)}, "failed weight sync"),
-        ([engine(float("nan"))], {0: summary(1e-6)}, "failed weight sync"),
-        ([engine(1e-6)], {0: summary(2e-6)}, "engine mismatch"),
-        ([engine(1e-6)], {0: summary(float("inf"))}, "engine mismatch"),
-        ([engine(1e-6)], {0: summary(2e-6, error=3e-7)}, "healthy"),
-        ([engine(1e-6)], {0: summary(2e-6, tokens=199)}, "healthy"),
-        ([engine(1e-6)], {0: summary(1e-7), 4: summary(5e-3)}, "staleness"),
-        ([engine(1e-6)], {0: summary(2e-6), 4: summary(5e-3)}, "engine mismatch"),
-        ([engine(1e-6)], {4: summary(5e-3, tokens=199)}, "healthy"),
+        ([engine(1e-4, GOOD)], {0: GOOD, 2: summary(1e-3)}, "healthy"),
+        ([engine(1.1e-4, refused=True)], {0: GOOD}, "failed weight sync"),
+        ([engine(1.1e-4), engine(1e-6, name="c1")], {0: GOOD}, "failed weight sync"),
+        ([engine(0.11)], {0: GOOD}, "failed weight sync"),
+        ([engine(float("nan"))], {0: GOOD}, "failed weight sync"),
+        ([engine(1.1e-4)], {0: GOOD}, "engine mismatch"),
+        ([engine(0.03), engine(0.02, name="c1")], {0: GOOD}, "engine mismatch"),
+        ([engine(1e-6, summary(2e-6))], {}, "engine mismatch"),
+        ([engine(1e-6, summary(float("inf")))], {}, "engine mismatch"),
+        ([engine(1e-6, summary(2e-6, error=3e-7))], {}, "healthy"),
+        ([engine(1e-6, summary(2e-6, tokens=199))], {}, "healthy"),
+        ([engine(1e-6, GOOD)], {0: summary(1e-2), 1: GOOD}, "staleness"),
+        ([engine(1e-6, GOOD)], {0: GOOD, 4: summary(5e-3)}, "staleness"),
+        ([engine(1e-6, summary(2e-6))], {0: GOOD, 4: summary(5e-3)}, "engine mismatch"),
+        ([engine(1e-6, GOOD)], {4: summary(5e-3, tokens=199)}, "healthy"),
+        ([engine(1e-6, GOOD)], {4: summary(2e-3, error=3e-4)}, "healthy"),
     ],
 )
 def test_the_order_of_causes(engines: list[EngineFigures], by_lag: Mapping[int, DivergenceSummary], cause: str):
@@ -179,10 +190,15 @@ def test_one_engine_alone_or_all_alike_do_not_stand_out():
 
 
 def test_figures_by_hand():
-    found = diagnose([engine(2e-5)], {0: summary(1e-7, 300), 2: summary(1e-3, 100), 4: summary(3e-3, 100)}, LIMITS)
+    found = diagnose(
+        [engine(2e-5, summary(3e-7, 50))],
+        {0: summary(1e-7, 300), 2: summary(1e-3, 100), 4: summary(3e-3, 100)},
+        LIMITS,
+    )
     assert found.figures["tokens"] == 500
     assert found.figures["k3_nats"] == pytest.approx((300 * 1e-7 + 0.1 + 0.3) / 500)
     assert found.figures["lag_max"] == 4
     assert found.figures["probe_difference_max_nats"] == 2e-5
+    assert (found.figures["floor_k3_nats"], found.figures["floor_tokens"]) == (3e-7, 50)
     assert growth({0: summary(0.0), 1: summary(1.0), 2: summary(2.0)}) == pytest.approx(1.0)
     assert growth({3: summary(5.0)}) == growth({}) == 0.0

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from driftline.engine.protocol import UpdateReport
 from driftline.engine.scripted import ScriptedEngine
 from driftline.environment import Message, StepResult
-from driftline.errors import DeadlineExceeded, EngineDied, WeightUpdateFailed
+from driftline.errors import DeadlineExceeded, EngineDied, ProbeNotReproduced, WeightUpdateFailed
 from driftline.records import Group, PolicyVersion, WeightsManifest
 from driftline.rollout import assignment
 from driftline.store import tasksets
@@ -72,6 +73,28 @@ async def test_the_lag_never_exceeds_what_the_lead_allows(lead: int) -> None:
     assert max(lags) <= bound + (lead > 0)
     if lead == 0:
         assert set(lags) == {0}
+
+
+@pytest.mark.parametrize("cells", [1, 2])
+async def test_a_lead_that_changes_is_honoured_and_leaves_no_group_lost_or_stuck(cells: int) -> None:
+    """Groups that were started under a deeper lead go on; those beyond the new one wait until it reaches them."""
+    leads = [9, 0, 12, 3, *[0] * 15]
+    params = toy_parameters(overlap={"lead_groups": 9}, rollout={"cells": cells})
+    run_store = create_run(MemoryStore(), params)
+    trainer = ToyTrainer(run_store, params, steps=18, train_s=0.01, leads=leads)
+    await run_all(trainer, *(Cell(run_store, params, f"c{n}", options={"step_s": 0.0005}) for n in range(cells)))
+    trained = [group.number for batch in trainer.batches for group in batch]
+    assert len(set(trained)) == len(trained) == 18 * 3
+    check_once_each(all_groups(run_store), 4)
+    limits = [3 * (version + 1) + leads[version] for version in range(19)]
+    for group in all_groups(run_store):
+        version = min(trajectory.segments[0].version for trajectory in group.trajectories)
+        assert group.number < max(limits[: version + 1]), "no group starts before a HEAD lets it"
+    # Version 2 lets groups up to 20 start, which are used up with the batch from version 6.
+    late = [(step, batch) for step, batch in enumerate(trainer.batches) if step > 6]
+    assert {step - t.segments[0].version for step, batch in late for group in batch for t in group.trajectories} == {
+        0
+    }
 
 
 async def test_synchronous_runs_with_one_seed_are_the_same() -> None:
@@ -340,6 +363,7 @@ async def test_what_a_cell_tells() -> None:
     (offset,) = run_store.offsets()
     assert (offset.cell, offset.running_episodes) == ("c0", 0)
     assert offset.version in (5, 6)
+    assert (offset.probe_difference_nats, offset.refused_version) == (0.0, None)
     assert offset.generated_tokens > 0
     spans = run_store.spans()
     lanes = {span.lane for span in spans}
@@ -355,6 +379,43 @@ async def test_what_a_cell_tells() -> None:
     assert {episode.attributes["policy_version"] for episode in cell.sink.episodes} & {0, 2, 4}
     assert [event["version"] for event in cell.progress[:3]] == [0, 1, 2]
     assert cell.progress[-1]["groups"] <= counters.groups
+
+
+class Unproven(ScriptedEngine):
+    """Does not reproduce the probe from some version on."""
+
+    def __init__(self, first: int, **options: Any) -> None:
+        super().__init__(**options)
+        self._first = first
+
+    async def update(self, manifest: WeightsManifest) -> UpdateReport:
+        report = await super().update(manifest)
+        if manifest.version.number >= self._first:
+            refusal = ProbeNotReproduced("the probe differs")
+            refusal.difference_nats = 0.25
+            raise refusal
+        return replace(report, probe_error=2e-6)
+
+
+@pytest.mark.parametrize("first", [0, 2])
+async def test_a_cell_whose_engine_does_not_reproduce_a_probe_says_so_with_its_last_word(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any version, and at the one it begins with, or a cell that fails at each start would never be heard of."""
+    params = toy_parameters()
+    run_store = create_run(MemoryStore(), params)
+    training = asyncio.create_task(ToyTrainer(run_store, params, steps=1000).run())
+    monkeypatch.setattr("tests.support.toy_run.ScriptedEngine", partial(Unproven, first))
+    async with asyncio.timeout(10.0):
+        with pytest.raises(ProbeNotReproduced):
+            await Cell(run_store, params).run()
+    training.cancel()
+    await asyncio.wait([training])
+    (offset,) = run_store.offsets()
+    assert offset.refused_version is not None
+    assert offset.refused_version >= first
+    assert offset.probe_difference_nats == 0.25
+    assert offset.version < offset.refused_version or first == 0
 
 
 async def test_a_head_is_acknowledged_only_when_the_engine_holds_its_version() -> None:

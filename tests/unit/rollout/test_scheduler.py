@@ -59,6 +59,17 @@ def test_a_ledger_offers_each_number_once() -> None:
     assert ledger.take(7, 2, now=0) == [6]
 
 
+def test_a_limit_that_has_fallen_leaves_what_lies_above_it_for_later() -> None:
+    """The controller cuts the lead below numbers that were offered already."""
+    ledger = GroupLedger(offset=1, stride=2)
+    assert ledger.take(8, 2, now=0) == [1, 3]
+    ledger.held_elsewhere(1, retry_at=5.0)
+    assert ledger.take(3, 10, now=9) == [1, 0, 2]
+    assert ledger.take(3, 10, now=9) == []
+    assert ledger.take(6, 10, now=9) == [5, 4]
+    assert ledger.take(9, 10, now=9) == [7, 6, 8]
+
+
 def test_a_ledger_begins_behind_what_is_closed() -> None:
     """AReaL: after a resume the count starts from zero."""
     ledger = GroupLedger(closed=[0, 1, 3])

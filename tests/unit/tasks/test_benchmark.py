@@ -118,3 +118,12 @@ def test_the_variants_differ_in_their_lead_alone():
 def test_a_synchronous_request_is_overlapped_by_one_batch():
     _, second = benchmark.variants(parameters(overlap={"lead_groups": 0}), steps=10, cpus=(0, 1))
     assert second.overlap.lead_groups == second.rollout.groups_per_step
+
+
+def test_both_runs_of_a_pair_keep_their_lead():
+    """The controller would deepen the synchronous one."""
+    params = RunParameters.model_validate(
+        {"overlap": {"controller": "divergence", "lowest_groups": 2, "highest_groups": 32, "max_lag_versions": 9}}
+    )
+    for found in benchmark.variants(params, steps=4, cpus=(0, 1)):
+        assert (found.overlap.controller, found.overlap.max_lag_versions) == ("fixed", 9)
