@@ -14,9 +14,9 @@ import json
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
+from benchmarks.figures import add_json_option, write
 from driftline.params import settings
 from driftline.store.client import open_store
 from driftline.tracking.report import build_report, to_dict
@@ -71,12 +71,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--params", type=json.loads, default={}, help="changed parameters of the runs, as JSON")
-    parser.add_argument("--json", type=Path, default=None, help="file for the figures")
+    add_json_option(parser)
     given = parser.parse_args()
     results = [run_seed(seed, given.params) for seed in given.seeds]
     sys.stdout.write(table(results) + "\n")
-    if given.json is not None:
-        given.json.write_text(json.dumps(results, indent=2) + "\n")
+    write(results, given.json)
 
 
 if __name__ == "__main__":

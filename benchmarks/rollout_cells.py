@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.figures import add_json_option, tell
 from driftline.engine.scripted import ScriptedEngine
 from driftline.params import RunParameters, settings
 from driftline.process import child_main, emit
@@ -151,7 +151,7 @@ def main() -> None:
     """Measure one, two and four cells, and a killed one; or be a cell."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--step-ms", type=float, default=200.0, help="milliseconds of an engine step")
-    parser.add_argument("--json", type=Path, default=None, help="file for the figures")
+    add_json_option(parser)
     parser.add_argument("--run", default=None, help=argparse.SUPPRESS)
     parser.add_argument("--cell", default="", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -170,10 +170,7 @@ def main() -> None:
         "one_of_two_killed": killed,
         "seconds": round(time.monotonic() - began),
     }
-    text = json.dumps(figures, indent=2) + "\n"
-    sys.stdout.write(text)
-    if given.json is not None:
-        given.json.write_text(text)
+    tell(figures, given.json)
 
 
 if __name__ == "__main__":

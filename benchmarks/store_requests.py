@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import statistics
 import subprocess
@@ -22,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.figures import add_json_option, tell
 from driftline.params import RunParameters
 from driftline.records import StepRecord
 from driftline.store.run_store import RunStore
@@ -130,7 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--steps", type=int, default=2000, help="of the long run")
     parser.add_argument("--batch-steps", type=int, default=40, help="of the run with 128 trajectories a step")
-    parser.add_argument("--json", type=Path, default=None, help="file for the figures")
+    add_json_option(parser)
     given = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="driftline-store-") as folder, running_seaweed(Path(folder)) as seaweed:
@@ -142,10 +142,7 @@ def main() -> None:
         "requests": requests(long),
         "seconds": round(time.monotonic() - began),
     }
-    text = json.dumps(figures, indent=2) + "\n"
-    sys.stdout.write(text)
-    if given.json is not None:
-        given.json.write_text(text)
+    tell(figures, given.json)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import statistics
 import tempfile
 import time
@@ -26,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.figures import add_json_option, write
 from driftline.records import PolicyVersion, Probe, WeightsManifest
 from driftline.store.meter import MeteredStore
 from driftline.store.run_store import RunStore
@@ -339,7 +339,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=["small", "smollm2", "1b"])
     parser.add_argument("--without-engine", action="store_true", help="measure no pauses")
-    parser.add_argument("--json", type=Path, help="where the results go")
+    add_json_option(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rows = [measure_encoding()]
@@ -351,8 +351,7 @@ def main() -> None:
             else:
                 tokens = make(name, base / name)
                 rows += measure_trained(seaweed, name, base / name, tokens, not arguments.without_engine)
-            if arguments.json:
-                arguments.json.write_text(json.dumps(rows, indent=1))
+            write(rows, arguments.json)
     print(table(rows))
 
 
