@@ -294,6 +294,7 @@ def result(tally: Tally) -> dict[str, Any]:
         "versions_wrong": found.versions_wrong,
         "deltas": found.deltas,
         "longest_chain": found.longest_chain,
+        "changed_share_max": round(found.changed_share, 4),
         "tokens_lost": found.tokens_lost,
         "groups_trained": found.groups_trained,
         "groups_given_up": found.groups_given_up,

@@ -47,6 +47,8 @@ class Findings:
     """Policy versions that were published as a difference."""
     longest_chain: int = 0
     """Deltas after one anchor, at most."""
+    changed_share: float = 0.0
+    """Of the elements of a delta's version, at most."""
     tokens_lost: int = 0
     """By the ledger: sampled by engines that were killed before they could tell what became of them."""
     ledger_balances: bool = True
@@ -61,10 +63,12 @@ class Findings:
     def __add__(self, other: Findings) -> Findings:
         """Both together."""
         mine, others = asdict(self), asdict(other)
-        return Findings(**{name: _both(mine[name], others[name]) for name in mine})
+        return Findings(**{name: _both(name, mine[name], others[name]) for name in mine})
 
 
-def _both(mine: Any, other: Any) -> Any:
+def _both(name: str, mine: Any, other: Any) -> Any:
+    if name in ("longest_chain", "changed_share"):
+        return max(mine, other)
     return mine and other if isinstance(mine, bool) else mine + other
 
 
@@ -208,6 +212,8 @@ def _check_versions(found: Findings, run_store: RunStore, records: Sequence[Step
         chain = chain + 1 if manifest.kind == "delta" else 0
         found.deltas += manifest.kind == "delta"
         found.longest_chain = max(found.longest_chain, chain)
+        if manifest.kind == "delta" and manifest.changed_elements is not None:
+            found.changed_share = max(found.changed_share, manifest.changed_elements / manifest.elements)
 
 
 def _check_ledger(found: Findings, records: Sequence[StepRecord]) -> None:
