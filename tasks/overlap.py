@@ -9,7 +9,7 @@ from driftline.errors import DriftlineError, EpochLost, ParentEnded
 from driftline.params import RunParameters
 from driftline.store.run_store import RunStore
 from tasks import runs
-from tasks.artifacts import ProgressArtifact
+from tasks.artifacts import OffsetsArtifact, ProgressArtifact
 from tasks.flow_runs import PrefectFlowRuns
 from tasks.lifeline import while_parent_lives
 from tasks.logs import run_logger
@@ -48,19 +48,25 @@ async def roll_out_and_train(run: str, params: RunParameters) -> None:
         ProcessFailed: One of them failed or was cancelled; the others have been cancelled, and are gone.
     """
     shown = RunStore(shared_store(patience_s=PROGRESS_PATIENCE_S), run)
-    progress = ProgressArtifact(shown, params.training.steps)
+    kept = (ProgressArtifact(shown, params.training.steps), OffsetsArtifact(shown))
+
+    async def show() -> None:
+        for artifact in kept:
+            await artifact.refresh()
+
     wanted = plans(run, params)
     async with PrefectFlowRuns() as flow_runs:
         try:
             await end_left_over(flow_runs, wanted)
-            await run_together(flow_runs, wanted, on_poll=progress.refresh)
+            await run_together(flow_runs, wanted, on_poll=show)
         except DriftlineError as error:
             await runs.end(run, "failed", str(error))
             raise
         except asyncio.CancelledError:
             await runs.end(run, "cancelled", "its parent flow run was cancelled")
             raise
-    await progress.finish()
+    for artifact in kept:
+        await artifact.finish()
 
 
 async def evaluate_on_pool(run: str, params: RunParameters, versions: list[int]) -> None:

@@ -41,6 +41,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+offsets = typer.Typer(help="How far generation is from training, over HTTP.", no_args_is_help=True)
+app.add_typer(offsets, name="offsets")
 console = Console(soft_wrap=True, highlight=False)
 complaints = Console(stderr=True, soft_wrap=True, highlight=False)
 
@@ -222,6 +224,23 @@ def gc(
         console.print("nothing was deleted: this was a dry run; delete with --apply")
     if json_path is not None:
         json_path.write_text(json.dumps(cli_runs.plan_dict(plan, applied=apply), indent=2) + "\n")
+
+
+@offsets.command()
+@_known_errors
+def serve(
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; any but the loopback needs a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8642,
+) -> None:
+    """Serve the offset API, and its page at /. Requests bear DRIFTLINE_API_TOKEN if that is set."""
+    if (Path.cwd() / "infra" / "stack.py").is_file():
+        _adopt(_layout())
+    from driftline.offsets.server import serve as serve_offsets
+
+    console.print(f"offsets: http://{f'[{host}]' if ':' in host else host}:{port}/  (Ctrl-C ends it)")
+    serve_offsets(settings(), host, port)
 
 
 @app.command()

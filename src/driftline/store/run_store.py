@@ -324,13 +324,20 @@ class RunStore:
         spans: list[Span] = []
         for info in self.store.list(keys.timeline_prefix(self.run)):
             try:
-                found = self._read(_SpanFile, info.key)
-                self._check_run(found.run, info.key)
+                spans += self.read_spans(info.key)
             except CorruptObject as error:
                 logger.error("a part of the timeline is passed over: %s", error)
-                continue
-            spans += found.spans
         return sorted(spans, key=lambda span: span.start_unix)
+
+    def read_spans(self, key: str) -> tuple[Span, ...]:
+        """One object of timeline spans.
+
+        Raises:
+            CorruptObject: It cannot be read, or is another run's.
+        """
+        found = self._read(_SpanFile, key)
+        self._check_run(found.run, key)
+        return found.spans
 
     def write_evaluation(self, result: EvaluationResult) -> None:
         """Write the evaluation of a policy version; repeating it replaces it."""

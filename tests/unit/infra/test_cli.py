@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from typer.testing import CliRunner, Result
 
 from driftline import cli, params
@@ -164,3 +165,20 @@ def test_the_command_line_starts_without_the_heavy_libraries() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown.strip() == "[]"
+
+
+def test_offsets_are_served_on_the_loopback_or_with_a_token(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[tuple[str, int, bool]] = []
+    monkeypatch.setattr(
+        uvicorn, "run", lambda _app, *, host, port, access_log, **_: served.append((host, port, access_log))
+    )
+    assert run("offsets", "serve", "--port", "8700").exit_code == 0
+    refused = run("offsets", "serve", "--host", "0.0.0.0")
+    assert refused.exit_code == 2
+    assert "0.0.0.0 is not the loopback: set DRIFTLINE_API_TOKEN" in refused.stderr
+    monkeypatch.setenv("DRIFTLINE_API_TOKEN", "a-token-of-enough-characters")
+    params.settings.cache_clear()
+    result = run("offsets", "serve", "--host", "0.0.0.0")
+    assert result.exit_code == 0
+    assert "a-token" not in result.output
+    assert served == [("127.0.0.1", 8700, False), ("0.0.0.0", 8642, False)]

@@ -12,6 +12,7 @@ from driftline.store.memory import MemoryStore
 from driftline.store.run_store import RunStore
 from driftline.tracking import metrics
 from tasks import artifacts
+from tests.support import offset_runs
 
 
 def record(step: int) -> StepRecord:
@@ -94,3 +95,41 @@ async def test_an_api_that_is_away_does_not_end_the_run_and_is_tried_again(monke
 
 def test_keys_are_ones_that_prefect_takes():
     assert artifacts.key("report", "My_run.2") == "report-my-run-2"
+
+
+async def test_the_offsets_are_one_artifact_that_is_updated(monkeypatch: pytest.MonkeyPatch):
+    store, calls, now = MemoryStore(), list[tuple[str, str]](), [0.0]
+
+    async def create(markdown: str, *, key: str, description: str) -> Any:
+        calls.append((key, markdown))
+        return uuid4()
+
+    class Client:
+        async def __aenter__(self) -> Client:
+            return self
+
+        async def __aexit__(self, *error: object) -> None:
+            return None
+
+        async def update_artifact(self, _artifact: Any, update: Any) -> None:
+            calls.append(("update", update.data))
+
+    monkeypatch.setattr(artifacts, "acreate_markdown_artifact", create)
+    monkeypatch.setattr(artifacts, "get_client", Client)
+    run_store = RunStore(store, "r1")
+    wall = offset_runs.commit_time(3) + 1.0
+    shown = artifacts.OffsetsArtifact(run_store, every_s=5.0, clock=lambda: now[0], wall_clock=lambda: wall)
+    await shown.refresh()  # There is no run yet: said in the log, and no reason to end.
+    assert calls == []
+    offset_runs.write_run(store, "r1", 3, engines={"c0": 3, "c1": 1}, groups=2, members=2)
+    for _ in range(3):
+        now[0] += 5.1
+        await shown.refresh()
+    assert [name for name, _ in calls] == ["offsets-r1"]
+    assert "| c1 | 1 | 2 versions | 0.01 nats | 1e-07 nats | not measured | yes |" in calls[0][1]
+    assert f"| `{metrics.K3}` | 0.01 |" in calls[0][1]
+    assert "**healthy**" in calls[0][1]
+    offset_runs.commit(store, next(offset_runs.records("r1", 4, first=4, groups=2, members=2)))
+    await shown.finish()
+    assert [name for name, _ in calls] == ["offsets-r1", "update"]
+    assert "Step 4 of 3, version 4" in calls[1][1]
