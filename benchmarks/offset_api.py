@@ -13,14 +13,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import math
+import multiprocessing
 import random
 import tempfile
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,11 @@ import httpx
 import psutil
 
 from benchmarks.figures import add_json_option, tell
-from driftline.store.protocol import ObjectStore
+from driftline.store.client import S3Store
 from driftline.store.run_store import RunStore
 from tests.support import offset_runs
 from tests.support.offset_service import serving
-from tests.support.seaweed import Seaweed, running_seaweed
+from tests.support.seaweed import BUCKET, Seaweed, running_seaweed
 
 RUN = "long"
 MIX = (
@@ -48,6 +49,8 @@ MIX = (
     ("metrics", 0.02),
 )
 """What is asked for, and its share: what open pages and a scraper ask, and people who look at trajectories."""
+CONTROL, CONTROL_SHARE = "healthz", 0.1
+"""Asked besides: it does nothing, so that its latency is what machine and framework take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,52 +69,57 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 @contextmanager
-def going_on(store: ObjectStore, step: int) -> Iterator[None]:
+def going_on(seaweed: Seaweed, step: int) -> Iterator[None]:
     """The run goes on: steps and heartbeats, until the block ends."""
-    ended = threading.Event()
-
-    def write() -> None:
-        run_store, committed = RunStore(store, RUN), step
-        for beat in range(100_000):
-            if ended.wait(1.0):
-                return
-            if beat % 2:
-                committed += 1
-                offset_runs.commit(store, next(offset_runs.records(RUN, committed, first=committed)))
-            for cell in offset_runs.CELLS:
-                run_store.write_offset(offset_runs.report(RUN, cell, committed - beat % 2, time.time()))
-
-    thread = threading.Thread(target=write)
-    thread.start()
+    context = multiprocessing.get_context("spawn")
+    ended = context.Event()
+    process = context.Process(target=_go_on, args=(seaweed.endpoint, step, ended), daemon=True)
+    process.start()
     try:
         yield
     finally:
         ended.set()
-        thread.join()
+        process.join()
+
+
+def _go_on(endpoint: str, step: int, ended: Event) -> None:
+    """In a process of its own: it must not hold up whoever measures."""
+    store, committed = S3Store(BUCKET, endpoint=endpoint), step
+    run_store = RunStore(store, RUN)
+    for beat in range(100_000):
+        if ended.wait(1.0):
+            return
+        if beat % 2:
+            committed += 1
+            offset_runs.commit(store, next(offset_runs.records(RUN, committed, first=committed)))
+        for cell in offset_runs.CELLS:
+            run_store.write_offset(offset_runs.report(RUN, cell, committed - beat % 2, time.time()))
 
 
 async def load(address: str, *, rate: float, seconds: float, steps: int, seed: int) -> list[Answered]:
     """Send requests at a steady rate, open loop."""
     rng = random.Random(seed)
     kinds = rng.choices([kind for kind, _ in MIX], [share for _, share in MIX], k=round(rate * seconds))
+    controls = round(CONTROL_SHARE * rate * seconds)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(30)) as session:
         begin = time.perf_counter() + 0.2
 
-        async def ask(number: int, kind: str) -> Answered:
+        async def ask(number: float, kind: str) -> Answered:
             due = begin + number / rate
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             async with session.get(address + path(kind, steps, rng)) as answer:
                 await answer.read()
                 return Answered(kind, time.perf_counter() - due, answer.status)
 
-        return await asyncio.gather(*(ask(number, kind) for number, kind in enumerate(kinds)))
+        asked = [ask(number, kind) for number, kind in enumerate(kinds)]
+        return await asyncio.gather(*asked, *(ask(number / CONTROL_SHARE, CONTROL) for number in range(controls)))
 
 
 def path(kind: str, steps: int, rng: random.Random) -> str:
     """The address of one question."""
-    if kind in ("runs", "metrics"):
-        return "/v1/runs" if kind == "runs" else "/metrics"
+    if kind in ("runs", "metrics", CONTROL):
+        return "/v1/runs" if kind == "runs" else f"/{kind}"
     if kind == "trajectories":
         group, member = rng.randrange(steps * offset_runs.GROUPS), rng.randrange(offset_runs.MEMBERS)
         return f"/v1/runs/{RUN}/trajectories/{group}/{member}"
@@ -147,7 +155,7 @@ def measure(
     with serving(seaweed.environment, folder) as address:
         first_read_s = wait_until_read(address)
         process = service_process(address)
-        with going_on(store, steps):
+        with going_on(seaweed, steps):
             for number in range(rounds):
                 cpu = sum(process.cpu_times()[:2])
                 answers = asyncio.run(load(address, rate=rate, seconds=seconds, steps=steps, seed=number))
@@ -162,6 +170,7 @@ def measure(
         "rounds": found,
         "p50_ms": min(one["p50_ms"] for one in found),
         "p99_ms": min(one["p99_ms"] for one in found),
+        "control_p99_ms": min(one["by_kind"][CONTROL]["p99_ms"] for one in found),
     }
 
 
@@ -170,9 +179,9 @@ def figures(answers: Sequence[Answered]) -> dict[str, Any]:
     by_kind: dict[str, list[float]] = defaultdict(list)
     for answer in answers:
         by_kind[answer.kind].append(1000 * answer.seconds)
-    latencies = [1000 * answer.seconds for answer in answers]
+    latencies = [1000 * answer.seconds for answer in answers if answer.kind != CONTROL]
     return {
-        "requests": len(answers),
+        "requests": len(latencies),
         "failures": sum(answer.status != 200 for answer in answers),
         "p50_ms": quantile(latencies, 0.5),
         "p99_ms": quantile(latencies, 0.99),

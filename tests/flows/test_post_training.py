@@ -106,6 +106,7 @@ async def test_a_run_from_tasks_to_a_registered_policy(workers: None, mlflow: Ml
 
     shown = await artifacts(client)
     assert f"progress-{run}" in shown
+    assert f"Offsets of run {run}" in shown[f"offsets-{run}"]
     assert f"Run {run} (finished)" in shown[f"report-{run}"]
 
     before = len(await client.read_flow_runs())

@@ -257,7 +257,8 @@ def write_run(
     run_store.create(description(run, max(steps, 1), created))
 
     def write(step: int) -> None:
-        cause: Cause = next((c for first, c in reversed(causes) if step >= first), "healthy")
+        found_causes: list[Cause] = [c for first, c in causes if step >= first]
+        cause: Cause = found_causes[-1] if found_causes else "healthy"
         found = next(records(run, step, first=step, cause=cause, **changes))
         run_store.write_step(found if measured else old(found))
 

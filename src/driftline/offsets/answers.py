@@ -138,7 +138,7 @@ def ledger(view: RunView) -> Ledger:
         balances=found.imbalance == 0 if found is not None else None,
         unbalanced_steps=uneven[-100:],
         admission=[
-            Counted(verdict=cast(Any, verdict), reason=reason, members=all_of.members, tokens=all_of.tokens)
+            Counted(verdict=verdict, reason=reason, members=all_of.members, tokens=all_of.tokens)
             for (verdict, reason), all_of in _added(step.admission for step in view.steps).items()
         ],
         given_up=[
@@ -150,8 +150,8 @@ def ledger(view: RunView) -> Ledger:
 
 def _by_reason(found: TokenLedger) -> dict[str, dict[str, int]]:
     """Terms that the ledger divides further."""
-    divided = {field.name.removesuffix("_by"): getattr(found, field.name) for field in fields(found)}
-    return {term: dict(tokens) for term, tokens in divided.items() if isinstance(tokens, Mapping)}
+    divided = [field.name for field in fields(found) if field.name.endswith("_by")]
+    return {name.removesuffix("_by"): dict(getattr(found, name)) for name in divided}
 
 
 def _added(parts: Iterable[Mapping[Any, Admitted]]) -> dict[Any, Admitted]:

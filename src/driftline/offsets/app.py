@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from importlib import resources
 from typing import Annotated, Any
@@ -60,6 +60,16 @@ def _service(request: Request) -> Service:
 Served = Annotated[Service, Depends(_service)]
 
 
+def _no_other_parameters(request: Request) -> None:
+    """Refuse what would have no effect, such as a parameter with a typing error in its name."""
+    known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
+    if unknown := sorted(set(request.query_params) - known):
+        allowed = ", ".join(sorted(known)) or "none"
+        raise ProblemError(
+            422, "impossible-parameter", f"there is no parameter {unknown[0]!r} here", f"there are: {allowed}"
+        )
+
+
 def build_app(
     store: ObjectStore,
     *,
@@ -79,7 +89,7 @@ def build_app(
     """
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         app.state.service = Service(store, deadline_s=deadline_s, clock=clock, monotonic=monotonic)
         try:
             yield
@@ -112,7 +122,7 @@ def _key(found: Latest[RunView], *what: object) -> tuple[object, ...]:
 def _add_api(app: FastAPI) -> None:
     def get(path: str, model: Any, *statuses: int) -> Any:
         every = problems.responses(400, 401, 503, *statuses)
-        return app.get(path, response_model=model, responses=every)
+        return app.get(path, response_model=model, responses=every, dependencies=[Depends(_no_other_parameters)])
 
     @get("/v1/runs", Runs, 422)
     async def list_runs(service: Served, limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = 50) -> Response:
@@ -168,7 +178,7 @@ def _add_api(app: FastAPI) -> None:
         request: Request,
         service: Served,
         run: RunName,
-        seconds: Annotated[float, Query(gt=0, le=86_400, allow_inf_nan=False)] = 60.0,
+        seconds: Annotated[float, Query(ge=0.1, le=86_400, allow_inf_nan=False)] = 60.0,
     ) -> Response:
         """What worked when, in the last seconds that were recorded."""
         found = await service.view(run)

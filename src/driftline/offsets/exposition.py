@@ -149,8 +149,9 @@ def _by_lag(found: Sequence[Latest[RunView]]) -> Metric:
         "driftline_divergence_by_lag_k3_nats", "k3 of the last batch's tokens of each lag.", labels=["run", "lag"]
     )
     for one in found:
-        for lag, summary in (one.value.steps[-1].by_lag if one.value.steps else {}).items():
-            _add(family, [one.value.run, str(lag)], answers.finite(summary.k3))
+        if one.value.steps:
+            for lag, summary in one.value.steps[-1].by_lag.items():
+                _add(family, [one.value.run, str(lag)], answers.finite(summary.k3))
     return family
 
 

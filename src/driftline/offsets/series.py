@@ -137,7 +137,7 @@ def _groups_per_step(view: RunView) -> int | None:
 
 
 def _worst(steps: Iterable[StepFigures]) -> Cause | None:
-    found = [step.diagnosis.cause for step in steps if step.diagnosis is not None]
+    found: list[Cause] = [step.diagnosis.cause for step in steps if step.diagnosis is not None]
     return max(found, key=SEVERITY.index, default=None)
 
 

@@ -22,7 +22,7 @@ from tests.support.chromium import browser as chromium
 from tests.support.offset_service import serving_here as serving
 
 TOKEN = "a-token-of-enough-characters"
-SMALL = {"groups": 2, "members": 2}
+SMALL: Any = {"groups": 2, "members": 2}
 FIGURES = ("k3", "lag", "lead", "wait", "parts", "ledger", "timeline")
 WAIT_MS = 15_000
 

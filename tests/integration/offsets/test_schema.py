@@ -10,6 +10,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
+from schemathesis.config import SchemathesisConfig
 
 from driftline.store.memory import MemoryStore
 from tests.support import offset_runs
@@ -18,6 +19,7 @@ from tests.support.offset_service import serving_here
 TOKEN = "a-token-of-enough-characters"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 EXAMPLES = 30
+CONFIG = SchemathesisConfig.from_dict({"generation": {"with-security-parameters": False}})
 ROUTES = {
     "/v1/runs",
     "/v1/runs/{run}/offset",
@@ -44,13 +46,18 @@ def address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def described(address: str) -> Any:
-    return schemathesis.openapi.from_url(f"{address}/openapi.json", headers=BEARER)
+    return schemathesis.openapi.from_url(f"{address}/openapi.json", headers=BEARER, config=CONFIG)
 
 
-def asked(described: Any, path: str, mode: GenerationMode, check: Callable[[schemathesis.Case], None]) -> None:
+def asked(described: Any, path: str, mode: GenerationMode, check: Callable[[schemathesis.Case], object]) -> None:
     """Ask a route generated questions, and check each."""
 
-    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+        database=None,
+    )
     @given(case=described[path]["GET"].as_strategy(generation_mode=mode))
     def ask(case: schemathesis.Case) -> None:
         check(case)

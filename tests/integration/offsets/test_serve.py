@@ -17,7 +17,7 @@ from tests.support.offset_service import serving
 from tests.support.seaweed import Seaweed, running_seaweed
 
 TOKEN = "a-token-of-enough-characters"
-SMALL = {"groups": 2, "members": 2}
+SMALL: Any = {"groups": 2, "members": 2}
 
 
 @pytest.fixture(scope="module")

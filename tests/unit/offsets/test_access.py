@@ -62,7 +62,7 @@ def test_a_token_that_can_be_guessed_is_refused_without_being_told():
 )
 async def test_without_the_token_nothing_is_told(store: MemoryStore, path: str, header: str | None):
     async with served(store, token=TOKEN) as client:
-        headers = {} if header is None else {"Authorization": header.encode("latin-1")}
+        headers = [] if header is None else [(b"Authorization", header.encode("latin-1"))]
         answer = await client.get(path, headers=headers)
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"] == 'Bearer realm="driftline"'
@@ -117,6 +117,7 @@ async def test_the_token_is_in_no_log_and_no_description(store: MemoryStore, cap
     caplog.set_level(logging.DEBUG)
     async with served(store, token=TOKEN) as client:
         await client.get(f"/v1/runs?token={TOKEN}", headers={"Authorization": f"Bearer {TOKEN}"})
+        await client.get("/v1/runs", headers={"Authorization": f"Bearer {TOKEN}"})
         schema = await client.get("/openapi.json", headers={"Authorization": f"Bearer {TOKEN}"})
     ours = [record for record in caplog.records if record.name.startswith(("driftline", "uvicorn", "fastapi"))]
     assert any("GET /v1/runs: 200" in record.getMessage() for record in ours)

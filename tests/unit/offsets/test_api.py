@@ -20,7 +20,7 @@ from tests.support import offset_runs
 from tests.support import records as record_values
 from tests.support.offset_service import served
 
-SMALL = {"groups": 2, "members": 4}
+SMALL: Any = {"groups": 2, "members": 4}
 PAGE_FILES = sorted(Path("src/driftline/offsets/page").iterdir())
 NOW = offset_runs.commit_time(30) + 5.0
 
@@ -220,6 +220,8 @@ async def test_a_run_that_has_just_begun_answers_everywhere(client: httpx.AsyncC
         ("/v1/runs/r/divergence?by=age", 422, "impossible-parameter"),
         ("/v1/runs/r/history?points=1", 422, "impossible-parameter"),
         ("/v1/runs/r/timeline?seconds=nan", 422, "impossible-parameter"),
+        ("/v1/runs/r/timeline?seconds=5e-324", 422, "impossible-parameter"),
+        ("/v1/runs/r/divergence?bye=lag", 422, "impossible-parameter"),
         ("/v1/runs/.hidden/offset", 422, "impossible-parameter"),
         ("/v1/nothing", 404, "no-such-page"),
         ("/page/nothing.js", 404, "no-such-page"),

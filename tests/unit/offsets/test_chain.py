@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from driftline.store.memory import MemoryStore
 from driftline.store.run_store import RunStore
 from tests.support import offset_runs
 
-SMALL = {"groups": 2, "members": 2}
+SMALL: Any = {"groups": 2, "members": 2}
 
 
 def reads(store: MemoryStore) -> int:

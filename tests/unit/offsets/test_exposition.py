@@ -24,7 +24,7 @@ from tests.support import offset_runs
 from tests.support.offset_service import served
 
 DASHBOARD = Path("infra/grafana/offsets.json")
-SMALL = {"groups": 2, "members": 4}
+SMALL: Any = {"groups": 2, "members": 4}
 NOW = offset_runs.commit_time(10) + 3.0
 
 

@@ -19,7 +19,7 @@ from driftline.store.protocol import ObjectInfo, StoredObject
 from tests.support import offset_runs
 from tests.support.offset_service import served
 
-SMALL = {"groups": 2, "members": 2}
+SMALL: Any = {"groups": 2, "members": 2}
 READS = ("offset", "divergence", "ledger", "history", "timeline")
 
 
