@@ -43,6 +43,8 @@ app = typer.Typer(
 )
 offsets = typer.Typer(help="How far generation is from training, over HTTP.", no_args_is_help=True)
 app.add_typer(offsets, name="offsets")
+traces = typer.Typer(help="The shape of episodes, to replay it.", no_args_is_help=True)
+app.add_typer(traces, name="traces")
 console = Console(soft_wrap=True, highlight=False)
 complaints = Console(stderr=True, soft_wrap=True, highlight=False)
 
@@ -241,6 +243,24 @@ def serve(
 
     console.print(f"offsets: http://{f'[{host}]' if ':' in host else host}:{port}/  (Ctrl-C ends it)")
     serve_offsets(settings(), host, port)
+
+
+@traces.command("export")
+@_known_errors
+def export_trace(
+    out: Annotated[Path, typer.Option(help="A new file; by custom its name ends with .jsonl.")],
+    run: Annotated[str, typer.Option(help="Id of the run, or `latest`.")] = "latest",
+    steps: Annotated[
+        str | None, typer.Option(help="Groups of these steps alone, such as 4 or 4-9; else all that are finished.")
+    ] = None,
+) -> None:
+    """Make a trace of a run: tokens and tool seconds of every turn, for `trace_replay/v1` to replay."""
+    _adopt(_layout())
+    from driftline import cli_traces
+
+    table, digest = cli_traces.export_to(_run_store(run), out, steps)
+    console.print(table)
+    console.print(f"SHA-256 {digest}")
 
 
 @app.command()

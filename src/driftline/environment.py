@@ -10,6 +10,9 @@ policy sampled is never tokenised again.
     messages = await environment.reset(task, seed=0)
     step = await environment.step(">ab")
     await environment.close()
+
+An environment may also prescribe how long the policy's turns are (`PrescribingEnvironment`): one that replays
+recorded work does.
 """
 
 from __future__ import annotations
@@ -88,6 +91,34 @@ class Environment(Protocol):
 
     async def close(self) -> None:
         """Release everything; may be called at any time, more than once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prescription:
+    """How an episode begins whose turns have prescribed lengths."""
+
+    messages: tuple[Message, ...]
+    """The prompt, as `reset` returns it."""
+    turn_tokens: tuple[int, ...]
+    """Tokens of each turn of the policy: it samples exactly so many, and what ends a turn otherwise does not."""
+
+
+@runtime_checkable
+class PrescribingEnvironment(Environment, Protocol):
+    """An environment that says beforehand how many tokens the policy samples in each turn.
+
+    Whoever plays an episode calls `prescribe` instead of `reset`. A turn that is longer than
+    `rollout.max_tokens_per_turn`, or finds no room in the context, fails the episode: nothing is cut short. After
+    such a turn the observation follows at once, without an end of turn between them.
+    """
+
+    async def prescribe(self, task: Task, seed: int, member: int) -> Prescription:
+        """Start the episode of a group's `member`; equal arguments give an equal episode.
+
+        Raises:
+            EnvironmentFailed: There is none for that member.
+        """
         ...
 
 

@@ -26,8 +26,15 @@ from dataclasses import dataclass
 
 from driftline.engine.protocol import Engine, Generation, GenerationRequest
 from driftline.engine.tokens import Renderer
-from driftline.environment import Environment, Message, StepResult, Task, TaskFamily
-from driftline.errors import DeadlineExceeded, DriftlineError, EngineDied, EnvironmentFailed
+from driftline.environment import (
+    Environment,
+    Message,
+    PrescribingEnvironment,
+    StepResult,
+    Task,
+    TaskFamily,
+)
+from driftline.errors import DeadlineExceeded, DriftlineError, EngineDied, EngineError, EnvironmentFailed
 from driftline.params import RunParameters
 from driftline.records import EpisodeSeconds, Trajectory, TrajectoryStatus
 from driftline.rollout import assignment, scheduler
@@ -114,6 +121,8 @@ class Episode:
         self._limits = resources.limits
         self._transcript = Transcript()
         self._environment: Environment | None = None
+        self._prescribed: tuple[int, ...] | None = None
+        """Tokens of each turn, where the environment says so."""
         self._turns = 0
         self._reward: float | None = None
         self._success: bool | None = None
@@ -186,28 +195,52 @@ class Episode:
         return result
 
     async def _sample_turn(self) -> tuple[str, bool]:
-        """Sample until a stop id, the limit of tokens or the end of the context: the text, and if it stopped."""
+        """Sample until a stop id, the limit of tokens or the end of the context: the text, and if it is whole.
+
+        A turn of prescribed length has no stop ids, and is whole.
+        """
+        prescribed = None if self._prescribed is None else self._prescribed_tokens(self._prescribed)
+        stop_ids = self._using.renderer.stop_ids if prescribed is None else ()
         ids: list[int] = []
         for part in range(PARTS_OF_A_TURN):
-            room = min(
-                self._limits.max_tokens_per_turn - len(ids), self._limits.context_tokens - len(self._transcript)
-            )
+            limit = self._limits.max_tokens_per_turn if prescribed is None else prescribed
+            room = min(limit - len(ids), self._limits.context_tokens - len(self._transcript))
             if room <= 0:
-                return self._using.renderer.text(ids), False
-            generation = await self._generate(self._request(room, part))
+                return self._using.renderer.text(ids), prescribed is not None
+            generation = await self._generate(self._request(room, part, stop_ids))
             self._transcript.sampled(generation)
             ids.extend(generation.token_ids)
             if generation.finish_reason != "abort":
-                return self._using.renderer.text(ids), ids[-1] in self._using.renderer.stop_ids
+                if prescribed is not None and len(ids) != prescribed:
+                    raise EngineError(f"the engine sampled {len(ids)} tokens of {prescribed} that were prescribed")
+                return self._using.renderer.text(ids), prescribed is not None or ids[-1] in stop_ids
         raise EngineDied(f"the engine handed back a turn unfinished {PARTS_OF_A_TURN} times")
 
-    def _request(self, max_tokens: int, part: int) -> GenerationRequest:
+    def _prescribed_tokens(self, turn_tokens: tuple[int, ...]) -> int:
+        """Tokens of the turn that comes now."""
+        limits = self._limits
+        if self._turns >= len(turn_tokens):
+            raise EnvironmentFailed(f"{len(turn_tokens)} turns are prescribed, and the episode goes on after them")
+        tokens, room = turn_tokens[self._turns], limits.context_tokens - len(self._transcript)
+        if tokens > limits.max_tokens_per_turn:
+            raise EnvironmentFailed(
+                f"a turn of {tokens} tokens is prescribed: raise rollout.max_tokens_per_turn "
+                f"({limits.max_tokens_per_turn})"
+            )
+        if tokens > room:
+            raise EnvironmentFailed(
+                f"a turn of {tokens} tokens is prescribed, and {room} are left of the context: raise "
+                f"engine.max_model_len ({limits.context_tokens})"
+            )
+        return tokens
+
+    def _request(self, max_tokens: int, part: int, stop_ids: tuple[int, ...]) -> GenerationRequest:
         spec, limits = self.spec, self._limits
         return GenerationRequest(
             id=f"{spec.run}/{spec.group}.{spec.member}.{spec.attempt}/{self._turns}.{part}",
             prompt_ids=tuple(self._transcript.token_ids),
             max_tokens=max_tokens,
-            stop_ids=self._using.renderer.stop_ids,
+            stop_ids=stop_ids,
             temperature=limits.temperature,
             seed=assignment.request_seed(limits.seed, spec.group, spec.member, self._turns, part),
             top_p=limits.top_p,
@@ -236,8 +269,12 @@ class Episode:
         task, seed = self.spec.task, assignment.environment_seed(self._limits.seed, self.spec.group)
 
         async def reset() -> tuple[Message, ...]:
-            self._environment = self._using.family.make(max_turns=self._limits.max_turns)
-            return await self._environment.reset(task, seed)
+            environment = self._environment = self._using.family.make(max_turns=self._limits.max_turns)
+            if not isinstance(environment, PrescribingEnvironment):
+                return await environment.reset(task, seed)
+            start = await environment.prescribe(task, seed, self.spec.member)
+            self._prescribed = tuple(start.turn_tokens)
+            return start.messages
 
         before = self._using.clock()
         try:
