@@ -1,14 +1,18 @@
-"""The logger of the flow run, and the logs of child processes in it."""
+"""The logger of the flow run, and what its child processes tell: logs and warnings."""
 
 from __future__ import annotations
 
 import logging
 import os
 import re
+from collections.abc import Mapping
 from logging import ERROR, INFO, WARNING, Logger, LoggerAdapter
+from typing import Any
 
 from prefect import get_run_logger
+from prefect.events import emit_event
 from prefect.exceptions import MissingContextError
+from prefect.runtime import flow_run
 from rich.console import Console
 
 RunLogger = Logger | LoggerAdapter[Logger]
@@ -28,6 +32,20 @@ def forward(logger: RunLogger, line: str) -> None:
     """Pass a child's log line on, at its own level."""
     found = _LEVEL.search(line[:80])
     logger.log(_LEVELS.get(found.group(1), INFO) if found else INFO, "%s", line)
+
+
+def announce(event: Mapping[str, Any]) -> None:
+    """Make a child's warning an event of the calling flow run in Prefect; other events, and other callers, make none.
+
+    Its name is `driftline.` and the warning's type, such as `driftline.Diagnosis`: an automation can wait for it.
+    """
+    if event["event"] != "warning" or flow_run.id is None:
+        return
+    resource = {
+        "prefect.resource.id": f"prefect.flow-run.{flow_run.id}",
+        "prefect.resource.name": flow_run.name or "",
+    }
+    emit_event(f"driftline.{event['type']}", resource=resource, payload={"message": event["message"]})
 
 
 def outlive_worker() -> None:

@@ -16,7 +16,7 @@ from driftline.errors import ObjectMissing, ProcessFailed
 from driftline.process import ProcessOutcome, supervise
 from driftline.records import Head
 from driftline.store.run_store import RunStore
-from tasks.logs import forward, run_logger
+from tasks.logs import announce, forward, run_logger
 from tasks.restarts import Outcome, Restart, after_end, after_failure
 from tasks.surroundings import pinned
 
@@ -30,7 +30,7 @@ async def run_module(
     env: Mapping[str, str],
     cpus: Sequence[int] = (),
 ) -> ProcessOutcome:
-    """Run `python -m module arguments...` to its end, with its log in the flow run's.
+    """Run `python -m module arguments...` to its end, with its log and its warnings in the flow run's.
 
     Args:
         module: The child's main module.
@@ -46,6 +46,7 @@ async def run_module(
     return await supervise(
         [*pinned(cpus), sys.executable, "-m", module, *arguments],
         env={**os.environ, **env},
+        on_event=announce,
         on_log=lambda line: forward(logger, line),
         stop_deadline_s=STOP_DEADLINE_S,
     )

@@ -22,6 +22,9 @@ from driftline.records import EvaluationResult, RunDescription, TokenLedger
 from driftline.store import keys
 from driftline.store.protocol import ObjectStore
 from driftline.store.run_store import RunStore, list_runs
+from driftline.tracking.steered import Steered, steered
+from driftline.tracking.steered import rows as steered_rows
+from driftline.tracking.steered import to_dict as steered_to_dict
 from driftline.tracking.summary import Summary, held_out_success, summarize
 
 LATEST = "latest"
@@ -50,6 +53,8 @@ class Report:
     """Of the last step."""
     imbalances: Mapping[int, int] = field(default_factory=dict[int, int])
     """Step -> tokens that its ledger does not explain, where there are any."""
+    steered: Steered = field(default_factory=lambda: steered(()))
+    """Leads, and the causes of divergence."""
 
 
 def build_report(
@@ -91,6 +96,7 @@ def build_report(
         pages=dict(pages or {}),
         ledger=records[-1].ledger if records else None,
         imbalances={r.step: r.ledger.imbalance for r in records if r.ledger is not None and r.ledger.imbalance},
+        steered=steered(records),
     )
 
 
@@ -135,6 +141,7 @@ def to_dict(report: Report) -> dict[str, Any]:
         "mlflow_run": report.mlflow_run,
         "store": report.store,
         "ledger": _ledger(report),
+        **steered_to_dict(report.steered),
     }
 
 
@@ -201,6 +208,7 @@ def rows(report: Report) -> list[tuple[str, str]]:
             "lag in versions, mean / max",
             f"{_number(found.lag_steps_mean)} / {_number(found.lag_steps_max, digits=0)}",
         ),
+        *steered_rows(report.steered),
         (
             "engine pause, p50 / max",
             f"{_number(found.engine_pause_p50_s, ' s')} / {_number(found.engine_pause_max_s, ' s')}",

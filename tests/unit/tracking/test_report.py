@@ -8,7 +8,7 @@ import json
 import pytest
 
 from driftline.errors import ConfigurationError
-from driftline.records import EvaluationResult, Head, PolicyVersion, TokenLedger
+from driftline.records import Diagnosis, EvaluationResult, Head, PolicyVersion, TokenLedger
 from driftline.store.memory import MemoryStore
 from driftline.store.run_store import RunStore
 from driftline.tracking import metrics
@@ -31,11 +31,20 @@ def run_of_one_step(store: MemoryStore, run: str = "r") -> RunStore:
             train=(106, 108),
             committed=110,
             uses=[use(0, lag_mean=0.25, lag_max=1), use(1, weight=0.0, lag_mean=0.25, lag_max=0)],
-            metrics={metrics.K3: 0.0125, metrics.ESS_FRACTION: 0.5, metrics.REWARD_MEAN: 0.75},
+            metrics={
+                metrics.K3: 0.0125,
+                metrics.ESS_FRACTION: 0.5,
+                metrics.REWARD_MEAN: 0.75,
+                metrics.EFFECTIVE_LEAD_GROUPS: 4.0,
+                metrics.BUDGET_SHARE: 1.25,
+            },
             parts={"decode": 6.0},
             failed=[5],
         ),
         run=run,
+        lead_groups=12,
+        lead_why="over budget",
+        diagnosis=Diagnosis("staleness", "it is stale", {"k3_nats": 0.0125}),
         ledger=TokenLedger(100, 60, 0, 5, 10, 4, 6, 1, 2, 7, 3, 1, {"killed": 10}, ()),
     )
     key = subject.write_step(record)
@@ -84,7 +93,21 @@ def test_json_has_the_promised_keys_and_values() -> None:
             "cancelled_by": {"killed": 10},
             "unbalanced_steps": {"1": 1},
         },
+        "overlap": {
+            "lead_groups": {"first": 12, "last": 12, "mean": 12},
+            "effective_lead_groups_mean": 4,
+            "budget_share_mean": 1.25,
+            "decisions": {"over budget": 1},
+        },
+        "diagnosis": {
+            "cause": "staleness",
+            "why": "it is stale",
+            "engine": "",
+            "figures": {"k3_nats": 0.0125},
+            "steps_by_cause": {"staleness": 1},
+        },
     }
+    assert "staleness: it is stale (steps: 1 staleness)" in render(build_report(store, "r", bucket="b"))
     assert "OUT OF BALANCE in steps 1" in render(build_report(store, "r", bucket="b"))
 
 
