@@ -53,6 +53,8 @@ SHOWN = (
     metrics.STEP_SECONDS,
 )
 """Metrics of a progress event."""
+SENT_AGAIN = 3
+"""Last steps whose metrics a trainer that takes a run up sends again: the one before it may not have come to it."""
 
 
 class TrainingLoop:
@@ -151,6 +153,8 @@ class TrainingLoop:
         }
         if not restored.mismatch:
             self._publisher.adopt(restored.manifest)
+        for record in self._records[-SENT_AGAIN:]:
+            self._sink.log(record.metrics, step=record.step)
         log.info("resumed at step %d (%d steps run again)", head.step, restored.replayed_steps)
         return restored.manifest
 
