@@ -28,7 +28,7 @@ from benchmarks.staleness_table import plot, summarise, table
 from driftline.engine.environment_variables import engine_environment
 from driftline.engine.vllm_engine import VllmEngine
 from driftline.environment import resolve
-from driftline.params import RunParameters, Settings, settings
+from driftline.params import AdmissionParameters, RunParameters, Settings, settings
 from driftline.process import supervise
 from driftline.records import ModelSource, StepRecord
 from driftline.rollout.bootstrap import Surroundings, pin, read_run
@@ -91,21 +91,18 @@ class Choice:
     """What holds for all arms."""
 
     learning_rate: float
-    drop_k3_nats: float
-    down_weight_k3_nats: float
     budget_k3_nats: float
+    """Of the controller; the limits of admission are the defaults."""
 
 
 def parameters(arm: Arm, seed: int, choice: Choice) -> RunParameters:
     """The run of an arm."""
     lead_groups = arm.lead_batches * GROUPS_A_STEP
     overlap: dict[str, Any] = {"lead_groups": lead_groups, "max_lag_versions": 2 * max(LEADS)}
-    admission: dict[str, Any] = {"down_weight_k3_nats": None, "drop_k3_nats": None}
     if arm.correction == "controller":
         overlap |= {"controller": "divergence", "budget_k3_nats": choice.budget_k3_nats}
         overlap |= {"highest_groups": max(LEADS) * GROUPS_A_STEP}
-    if arm.correction in ("admission", "controller"):
-        admission = {"down_weight_k3_nats": choice.down_weight_k3_nats, "drop_k3_nats": choice.drop_k3_nats}
+    admits = arm.correction in ("admission", "controller")
     return RunParameters.model_validate(
         {
             "seed": seed,
@@ -114,7 +111,7 @@ def parameters(arm: Arm, seed: int, choice: Choice) -> RunParameters:
                 "episodes_in_flight": 2 * GROUPS_A_STEP * GROUP_SIZE,
             },
             "overlap": overlap,
-            "admission": admission,
+            "admission": {} if admits else dict.fromkeys(AdmissionParameters.model_fields),
             "engine": {"cpus": PROCESSORS[:1]},
             "training": {
                 "steps": arm.steps, "cpus": PROCESSORS[1:], "learning_rate": choice.learning_rate,
@@ -248,7 +245,7 @@ def figures_of(arm: Arm, seed: int, records: Sequence[StepRecord]) -> dict[str, 
 
 async def carry_out(given: argparse.Namespace, done: dict[str, Any]) -> None:
     """Run what is not done yet, one seed after the other."""
-    choice = Choice(given.learning_rate, given.drop_k3, given.down_weight_k3, given.budget_k3)
+    choice = Choice(given.learning_rate, given.budget_k3)
     state: Path = given.state
     wanted = [(seed, arm) for seed in given.seeds for arm in arms() if not given.arms or arm.name in given.arms]
     left = [(seed, arm) for seed, arm in wanted if f"{arm.name}/{seed}" not in done["results"]]
@@ -281,14 +278,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--arms", nargs="+", default=[], help="names of arms, such as admission-4; all without")
     parser.add_argument("--learning-rate", type=float, default=3e-4)
-    parser.add_argument("--drop-k3", type=float, default=0.3, help="nats")
-    parser.add_argument("--down-weight-k3", type=float, default=0.05, help="nats")
-    parser.add_argument("--budget-k3", type=float, default=0.02, help="nats")
+    parser.add_argument("--budget-k3", type=float, default=0.01, help="nats a token, of the controller")
     parser.add_argument("--state", type=Path, default=Path("staleness-study.json"), help="results so far")
     parser.add_argument("--plots", type=Path, default=None, help="directory for the plots")
     add_json_option(parser)
     given = parser.parse_args()
-    chosen = {name: getattr(given, name) for name in ("learning_rate", "drop_k3", "down_weight_k3", "budget_k3")}
+    chosen = {name: getattr(given, name) for name in ("learning_rate", "budget_k3")}
     done: dict[str, Any] = {"choice": chosen, "results": {}}
     if given.state.exists():
         done = json.loads(given.state.read_text())

@@ -4,8 +4,8 @@
 
 Publisher and reader are the real ones, over a real SeaweedFS. The small Llama (0.65M parameters) and SmolLM2-135M
 take real AdamW steps in float32 at each learning rate and publish in bfloat16; a real vLLM engine takes the versions
-up. The model of 1B parameters is drawn: weights of standard deviation 0.02, updates of the learning rate's size; no
-engine is started for it. Encoding is in seconds of one core; everything else in wall seconds, which compare only
+up. The model of 1B parameters is drawn: weights of standard deviation 0.02, updates of the learning rate's size; its
+engine is in bfloat16. Encoding is in seconds of one core; everything else in wall seconds, which compare only
 with their pair from the same run.
 """
 
@@ -20,7 +20,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ from driftline.weights.tensors import HeldWeights
 from tests.support.seaweed import Seaweed, running_seaweed
 
 RATES = (1e-6, 2e-6, 5e-6)
-STEPS = {"small": 10, "smollm2": 2}
+STEPS = {"small": 10, "smollm2": 2, "1b": 3}
 """Deltas, and as many anchors, at each learning rate."""
 WARM_UP = 3
 SAMPLE_BYTES = 32 * 2**20
@@ -89,6 +89,44 @@ class Drawn:
                 generator = torch.Generator().manual_seed(10_000 * number + index)
                 weight += torch.randn(shape, generator=generator) * rate
             yield name, weight
+
+
+class Noised:
+    """A Llama of about 1B parameters, whose steps are noise of the learning rate's size; it can be run."""
+
+    def __init__(self, rate: float, layers: int = 18) -> None:
+        from transformers import LlamaConfig, LlamaForCausalLM
+        from transformers.initialization import no_init_weights
+
+        configuration = LlamaConfig(
+            hidden_size=2048, intermediate_size=5632, num_hidden_layers=layers, num_attention_heads=32,
+            num_key_value_heads=32, vocab_size=32000, max_position_embeddings=512, tie_word_embeddings=True,
+        )  # fmt: skip
+        with no_init_weights():
+            self.model = LlamaForCausalLM(configuration)
+        self._generator = torch.Generator().manual_seed(0)
+        self._rate = rate
+        for parameter in self.model.parameters():
+            if parameter.dim() > 1:
+                torch.nn.init.normal_(parameter, std=0.02, generator=self._generator)
+            else:
+                torch.nn.init.ones_(parameter)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move every weight."""
+        for parameter in self.model.parameters():
+            parameter += torch.randn(parameter.shape, generator=self._generator) * self._rate
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights by name."""
+        yield from self.model.named_parameters()
+
+    def save(self, directory: Path) -> None:
+        """Save it in bfloat16, as an engine starts from it."""
+        state = {name: parameter.detach().bfloat16() for name, parameter in self.model.named_parameters()}
+        self.model.config.dtype = torch.bfloat16
+        self.model.save_pretrained(directory, state_dict=state)
 
 
 class Bench:
@@ -253,6 +291,20 @@ def measure_drawn(seaweed: Seaweed) -> list[dict[str, Any]]:
     return rows
 
 
+def measure_pause_of_drawn(seaweed: Seaweed, directory: Path) -> list[dict[str, Any]]:
+    """The pause of an engine of 1B parameters in bfloat16, for deltas and anchors in turn."""
+    noised = Noised(RATES[0])
+    noised.save(directory)
+    bench = Bench(seaweed, "sync-1b-engine", probe=lambda: probe_of(noised.model))
+    found = [bench.publish(noised.tensors())]
+    for turn in range(2 * STEPS["1b"]):
+        noised.step()
+        found.append(bench.publish(noised.tensors(), anchor=turn % 2 == 1))
+    for row, pause in zip(found, asyncio.run(pauses(seaweed, bench, directory, dtype="bfloat16")), strict=True):
+        row |= pause
+    return [{"model": "1b, engine", "rate": RATES[0], **row} for row in found[1:]]
+
+
 def measure_trained(seaweed: Seaweed, name: str, directory: Path, tokens: tuple[int, int], engine: bool) -> list[Any]:
     from transformers import AutoModelForCausalLM
 
@@ -290,11 +342,13 @@ def probe_of(model: Any) -> Probe:
     return Probe(tuple(ids[0].tolist()), tuple(scores), "float32")
 
 
-async def pauses(seaweed: Seaweed, bench: Bench, directory: Path) -> list[dict[str, Any]]:
+async def pauses(
+    seaweed: Seaweed, bench: Bench, directory: Path, dtype: Literal["float32", "bfloat16"] = "float32"
+) -> list[dict[str, Any]]:
     """Have an engine take up all versions, in order."""
     from tests.support.vllm import engine_parameters, running_engine
 
-    params = engine_parameters(max_model_len=64, max_num_seqs=8)
+    params = engine_parameters(max_model_len=128, max_num_seqs=8, dtype=dtype)
     found: list[dict[str, Any]] = []
     async with running_engine(params, directory, bench.run_store.run, seaweed.settings) as engine:
         for manifest in bench.manifests:
@@ -348,6 +402,8 @@ def main() -> None:
         for name in arguments.models:
             if name == "1b":
                 rows += measure_drawn(seaweed)
+                if not arguments.without_engine:
+                    rows += measure_pause_of_drawn(seaweed, base / name)
             else:
                 tokens = make(name, base / name)
                 rows += measure_trained(seaweed, name, base / name, tokens, not arguments.without_engine)
