@@ -104,6 +104,9 @@ class StepChain:
         while kept and kept[-1] != joint:
             kept.pop()
         known = {key: self._known[key] for key in kept} | dict(reversed(new.items()))
+        grown = len(kept) == len(self._known) and len(known) <= self._most_steps
         self._known = dict(islice(known.items(), max(0, len(known) - self._most_steps), None))
-        self._step_of = {group: key for key, found in self._known.items() for group in found.groups}
+        changed = new if grown else self._known
+        groups = {group: key for key, found in changed.items() for group in found.groups}
+        self._step_of = self._step_of | groups if grown else groups
         self.steps = tuple(self._known.values())

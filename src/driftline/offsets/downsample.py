@@ -6,6 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 def buckets(count: int, points: int) -> list[range]:
     """At most `points` runs of consecutive indexes that cover `count`, in order, as even as can be.
@@ -29,7 +32,27 @@ def largest(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None and math.isfinite(value)), default=None)
 
 
-def gathered(values: Sequence[float | None], into: Sequence[range], *, peaks: bool = False) -> list[float | None]:
-    """One value for each bucket: the mean, or the largest."""
-    take = largest if peaks else mean
-    return [take(values[i] for i in bucket) for bucket in into]
+def gathered(values: NDArray[np.float64], into: Sequence[range], *, peaks: bool = False) -> NDArray[np.float64]:
+    """One row for each bucket: the mean of what was measured, or the largest.
+
+    Args:
+        values: (steps, names); what is not finite was not measured.
+        into: Buckets that cover the steps, at least one.
+        peaks: Whether to take the largest.
+
+    Returns:
+        (buckets, names); NaN where nothing was measured.
+    """
+    starts = [bucket[0] for bucket in into]
+    measured = np.isfinite(values)
+    counts = np.add.reduceat(measured.astype(np.float64), starts, axis=0)
+    if peaks:
+        found = np.maximum.reduceat(np.where(measured, values, -np.inf), starts, axis=0)
+    else:
+        found = np.add.reduceat(np.where(measured, values, 0.0), starts, axis=0) / np.maximum(counts, 1.0)
+    return np.where(counts > 0, found, np.nan)
+
+
+def column(values: NDArray[np.float64], index: int) -> list[float | None]:
+    """A column as it is answered."""
+    return [value if math.isfinite(value) else None for value in values[:, index].tolist()]

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from driftline.measured import Cause, DivergenceSummary, pooled
 from driftline.offsets.answers import budget, finite, parameter
-from driftline.offsets.downsample import buckets, gathered, largest, mean
+from driftline.offsets.downsample import buckets, column, gathered, largest, mean
 from driftline.offsets.figures import KEPT, StepFigures, TokenDivergence, pooled_tokens
 from driftline.offsets.models import By, Divergence, DivergencePart, History, SpanAnswer, Timeline
 from driftline.offsets.reader import RunView
@@ -107,7 +110,7 @@ def history(view: RunView, points: int) -> History:
     """All kept steps in at most `points` values."""
     steps = view.steps
     into = buckets(len(steps), points)
-    values = {name: [step.value(name) for step in steps] for name in KEPT}
+    means, peaks = _gathered(steps, into)
     return History(
         run=view.run,
         steps=len(steps),
@@ -115,20 +118,24 @@ def history(view: RunView, points: int) -> History:
         last=[steps[bucket[-1]].step for bucket in into],
         committed_unix=[steps[bucket[-1]].committed_unix for bucket in into],
         values={
-            name: gathered(found, into, peaks="max" in name.rpartition("/")[2].split("_"))
-            for name, found in values.items()
-            if any(value is not None for value in found)
+            name: column(peaks if "max" in name.rpartition("/")[2].split("_") else means, index)
+            for index, name in enumerate(KEPT)
+            if np.isfinite(means[:, index]).any()
         },
-        k3_peak_nats=gathered(values[metrics.K3], into, peaks=True),
-        lead_groups=[mean(_lead(steps[i]) for i in bucket) for bucket in into],
+        k3_peak_nats=column(peaks, KEPT.index(metrics.K3)),
+        lead_groups=column(means, KEPT.index(metrics.LEAD_GROUPS)),
         cause=[_worst(steps[i] for i in bucket) for bucket in into],
         budget_k3_nats=budget(view),
         groups_per_step=_groups_per_step(view),
     )
 
 
-def _lead(step: StepFigures) -> float | None:
-    return None if step.lead_groups is None else float(step.lead_groups)
+def _gathered(steps: Sequence[StepFigures], into: Sequence[range]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(means, largest) of all kept metrics in each bucket."""
+    values = np.frombuffer(b"".join(step.values.tobytes() for step in steps)).reshape(len(steps), len(KEPT))
+    if not into:
+        return values, values
+    return gathered(values, into), gathered(values, into, peaks=True)
 
 
 def _groups_per_step(view: RunView) -> int | None:

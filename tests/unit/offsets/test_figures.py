@@ -6,10 +6,11 @@ import math
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from driftline.measured import SegmentUse
-from driftline.offsets.downsample import buckets, gathered
+from driftline.offsets.downsample import buckets, column, gathered
 from driftline.offsets.figures import KEPT, figures, pooled_tokens
 from driftline.tracking import metrics
 from tests.support import offset_runs
@@ -80,7 +81,9 @@ def test_buckets_cover_every_index_once_in_order_and_leave_the_newest_alone(coun
 
 
 def test_a_bucket_is_the_mean_or_the_largest_of_what_was_measured():
-    values = [1.0, None, 3.0, None, None, 8.0]
+    nan = math.nan
+    values = np.array([[1.0, nan], [nan, -5.0], [3.0, nan], [nan, nan], [nan, math.inf], [8.0, -1.0]])
     into = [range(0, 3), range(3, 5), range(5, 6)]
-    assert gathered(values, into) == [2.0, None, 8.0]
-    assert gathered(values, into, peaks=True) == [3.0, None, 8.0]
+    means, peaks = gathered(values, into), gathered(values, into, peaks=True)
+    assert (column(means, 0), column(peaks, 0)) == ([2.0, None, 8.0], [3.0, None, 8.0])
+    assert (column(means, 1), column(peaks, 1)) == ([-5.0, None, -1.0], [-5.0, None, -1.0])
