@@ -12,10 +12,9 @@ from driftline.errors import EnvironmentFailed
 
 
 class Replay:
-    """Prescribes the recorded tokens of each turn, and takes the recorded seconds for what the environment does.
+    """Prescribes the recorded tokens of each turn, and sleeps as long as the environment's part of it took.
 
-    Every observation is a sleep of the recorded length: it is no shorter, and as much longer as the event loop is
-    late.
+    A sleep is no shorter than what was recorded, and as much longer as the event loop is late.
     """
 
     def __init__(self, max_turns: int, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:

@@ -78,6 +78,16 @@ class RolloutParameters(_Section):
     lease_s: float = Field(20.0, gt=1, description="Seconds (of the store's clock) that a claim holds.")
 
 
+class SchedulingParameters(_Section):
+    """In which order a cell's episodes start."""
+
+    order: Literal["number", "predicted"] = Field(
+        "number",
+        description="`number`: by the number of their group; `predicted`: within each batch's groups the longest "
+        "first, by what earlier episodes of the task and the environment took, then nearly complete groups.",
+    )
+
+
 class OverlapParameters(_Section):
     """How far generation may run ahead of training."""
 
@@ -293,6 +303,7 @@ class RunParameters(_Section):
     model: ModelParameters = ModelParameters()  # pyright: ignore[reportCallIssue]
     environment: EnvironmentParameters = EnvironmentParameters()  # pyright: ignore[reportCallIssue]
     rollout: RolloutParameters = RolloutParameters()  # pyright: ignore[reportCallIssue]
+    scheduling: SchedulingParameters = SchedulingParameters()  # pyright: ignore[reportCallIssue]
     overlap: OverlapParameters = OverlapParameters()  # pyright: ignore[reportCallIssue]
     diagnosis: DiagnosisParameters = DiagnosisParameters()  # pyright: ignore[reportCallIssue]
     engine: EngineParameters = EngineParameters()  # pyright: ignore[reportCallIssue]

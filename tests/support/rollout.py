@@ -154,5 +154,5 @@ async def started(script: Script | None = solve, **options: Any) -> ScriptedEngi
     return engine
 
 
-def spec(task: Task, *, group: int = 0, member: int = 0, attempt: int = 1) -> EpisodeSpec:
-    return EpisodeSpec("r", "c", group, member, attempt, task, "set-1")
+def spec(task: Task, *, group: int = 0, member: int = 0, attempt: int = 1, priority: int = 0) -> EpisodeSpec:
+    return EpisodeSpec("r", "c", group, member, attempt, task, "set-1", priority)

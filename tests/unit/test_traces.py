@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,16 +90,16 @@ def any_trace(draw: st.DrawFn) -> tuple[EpisodeShape, ...]:
     for group in draw(st.lists(st.integers(0, 99), min_size=1, max_size=4, unique=True)):
         for member in range(draw(st.integers(1, 3))):
             turns = draw(st.integers(1, 4))
-            lists = {"min_size": turns, "max_size": turns}
+            lists = partial(st.lists, min_size=turns, max_size=turns)
             observed = draw(st.lists(st.integers(0, 20), min_size=turns - 1, max_size=turns - 1))
             made.append(
                 shape(
                     group,
                     member,
                     prompt_tokens=draw(counts),
-                    sampled_tokens=tuple(draw(st.lists(counts, **lists))),
+                    sampled_tokens=tuple(draw(lists(counts))),
                     observation_tokens=(*observed, 0),
-                    tool_seconds=tuple(draw(st.lists(seconds, **lists))),
+                    tool_seconds=tuple(draw(lists(seconds))),
                     reward=draw(st.none() | st.floats(-1, 1)),
                     source=draw(st.text(max_size=5)),
                 )

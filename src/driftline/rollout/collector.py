@@ -33,6 +33,7 @@ from driftline.rollout.episode import Episode, EpisodeResources, EpisodeSpec
 from driftline.rollout.follower import HeadFollower
 from driftline.rollout.groups import OpenGroup, TaskSource
 from driftline.rollout.keeper import Keeper
+from driftline.rollout.planner import Planner
 from driftline.rollout.tally import CELL_ENDED, CLAIM_LOST, TokenTally
 from driftline.rollout.telemetry import Telemetry
 from driftline.rollout.writer import GroupWriter
@@ -41,7 +42,6 @@ from driftline.store.run_store import RunStore
 LOG = logging.getLogger(__name__)
 
 CLAIMS_IN_FLIGHT = 6
-CLAIM_AHEAD_GROUPS = 2
 FLUSH_DEADLINE_S = 10.0
 LAST_WORD_DEADLINE_S = 5.0
 OBJECTS_REMEMBERED = 512
@@ -84,6 +84,13 @@ class Collector:
         self._tally = tally
         self._threads = threads
         self._monotonic = monotonic
+        self._planner = Planner(
+            parameters.scheduling.order,
+            groups_per_step=self._rollout.groups_per_step,
+            slots=self._rollout.episodes_in_flight,
+            monotonic=monotonic,
+        )
+        telemetry.prediction_error = self._planner.error
         self._ledger = scheduler.GroupLedger()
         self._open: dict[int, OpenGroup] = {}
         self._claiming: set[asyncio.Task[None]] = set()
@@ -269,7 +276,7 @@ class Collector:
             rollout.episodes_in_flight - len(self._playing),
             waiting + len(self._claiming) * rollout.group_size,
             rollout.group_size,
-            ahead=CLAIM_AHEAD_GROUPS,
+            ahead=self._planner.ahead_groups,
         )
         count = min(wanted, CLAIMS_IN_FLIGHT - len(self._claiming))
         for group in self._ledger.take(limit, count, self._monotonic()):
@@ -292,10 +299,9 @@ class Collector:
         acknowledged = self._follower.acknowledged
         if acknowledged is None:
             return
-        waiting = {group.number: group.waiting for group in self._open.values() if group.waiting}
         limit = scheduler.admission_limit(acknowledged, self._rollout.groups_per_step)
         free = self._rollout.episodes_in_flight - len(self._playing)
-        for number, member in scheduler.starts(waiting, free, limit):
+        for number, member in self._planner.starts(self._open.values(), free, limit):
             group = self._open[number]
             group.waiting.remove(member)
             group.playing[member] = self._spawn(
@@ -303,18 +309,19 @@ class Collector:
             )
 
     async def _play(self, group: OpenGroup, member: int) -> None:
-        claim = group.claim
+        claim, priority = group.claim, self._planner.begin(group, member)
         spec = EpisodeSpec(
-            self._run_store.run, claim.cell, claim.group, member, claim.attempt, group.task, claim.task_set
+            self._run_store.run, claim.cell, claim.group, member, claim.attempt, group.task, claim.task_set, priority
         )
         episode = group.episodes[member] = Episode(spec, self._resources)
         self._tally.begin(episode)
-        ended = False
+        ended, trajectory = False, None
         try:
             trajectory = await episode.play()
             ended = episode.failure is None
         finally:
             del group.episodes[member], group.playing[member]
+            self._planner.end(group, member, trajectory)
             held = self._open.get(group.number) is group
             if ended and held:
                 self._tally.finish(episode)
@@ -322,7 +329,7 @@ class Collector:
                 self._tally.throw_away(episode, CELL_ENDED if held else CLAIM_LOST)
         if episode.failure is not None:
             raise episode.failure
-        if not held:
+        if trajectory is None or not held:
             return
         self._telemetry.finished(episode, trajectory)
         group.finished[member] = trajectory

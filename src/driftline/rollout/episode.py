@@ -37,7 +37,7 @@ from driftline.environment import (
 from driftline.errors import DeadlineExceeded, DriftlineError, EngineDied, EngineError, EnvironmentFailed
 from driftline.params import RunParameters
 from driftline.records import EpisodeSeconds, Trajectory, TrajectoryStatus
-from driftline.rollout import assignment, scheduler
+from driftline.rollout import assignment
 from driftline.rollout.guard import EnvironmentGuard
 from driftline.rollout.meters import BusyMeter
 from driftline.rollout.transcript import Transcript
@@ -61,6 +61,8 @@ class EpisodeSpec:
     attempt: int
     task: Task
     task_set: str
+    priority: int = 0
+    """Of its requests in the engine; lower runs first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ class Episode:
         self._environment: Environment | None = None
         self._prescribed: tuple[int, ...] | None = None
         """Tokens of each turn, where the environment says so."""
+        self.prompt_tokens: int | None = None
+        """Tokens of the prompt, once it is there."""
         self._turns = 0
         self._reward: float | None = None
         self._success: bool | None = None
@@ -170,6 +174,7 @@ class Episode:
         prompt = await self._reset()
         self.messages.extend(prompt)
         observed = self._using.renderer.start(prompt)
+        self.prompt_tokens = len(observed)
         while self._turns < self._limits.max_turns:
             if len(self._transcript) + len(observed) >= self._limits.context_tokens:
                 self._end("truncated", f"the context of {self._limits.context_tokens} tokens is full")
@@ -245,7 +250,7 @@ class Episode:
             seed=assignment.request_seed(limits.seed, spec.group, spec.member, self._turns, part),
             top_p=limits.top_p,
             top_k=limits.top_k,
-            priority=scheduler.priority(spec.group),
+            priority=spec.priority,
         )
 
     async def _generate(self, request: GenerationRequest) -> Generation:

@@ -63,7 +63,7 @@ async def evaluate_version(
         EngineError: The engine failed.
     """
     specs = iter(
-        EpisodeSpec(run, CELL, group, member, 1, task, task_set)
+        EpisodeSpec(run, CELL, group, member, 1, task, task_set, priority=group)
         for group, task in enumerate(tasks)
         for member in range(episodes_per_task)
     )

@@ -7,14 +7,23 @@ last one made.
 
 Groups are claimed a little earlier than they may start: by the newest HEAD, while the engine is still taking up
 its weights.
+
+In which order members start is either that of their group's numbers, or goes by what is predicted of them
+(`starts_by_prediction`).
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
 
 from driftline.records import Head
+
+PRIORITIES_A_WINDOW = 512
+PRIORITIES_AN_OCTAVE = 16
 
 
 def admission_limit(head: Head, groups_per_step: int) -> int:
@@ -49,9 +58,88 @@ def starts(waiting: Mapping[int, Sequence[int]], free_slots: int, limit: int) ->
     return [start for start, _ in zip(admitted, range(free_slots), strict=False)]
 
 
+@dataclass(frozen=True, slots=True)
+class GroupWork:
+    """What a claimed group has still to do."""
+
+    number: int
+    waiting: Mapping[int, float]
+    """Member that has not started -> seconds that it is predicted to take."""
+    unfinished: int
+    """Members that have not ended, the waiting ones among them."""
+    running_s: float = 0.0
+    """What is predicted to be left of its members that run, in seconds, together."""
+
+
+def starts_by_prediction(
+    groups: Sequence[GroupWork], free_slots: int, limit: int, *, slots: int, groups_per_step: int
+) -> list[tuple[int, int]]:
+    """Which (group, member) to start now, in order, so that the next batch is complete early.
+
+    Groups are taken a *window* of `groups_per_step` numbers at a time, in order, so no member ever waits for one of
+    a later window: nothing starves. A slot that one window does not need goes to the next one at once. Within a
+    window:
+
+    - the longest predicted members start first, while one of them is longer than a third of the window's work a
+      slot: begun late, it alone would hold up the batch;
+    - from then on any order completes the window within 4/3 of the shortest time possible, so those groups go first
+      that need the fewest more members to start: a complete group can be scored and trained on.
+
+    The 4/3 is Graham's: no slot idles before the member that ends last has begun, so the window takes at most its
+    work a slot and that member. If that member is at most a third of the optimum, that is within 4/3. Otherwise it
+    was longer than a third of the work a slot as long as it waited, so all that had begun before it was at least as
+    long; and longest first is optimal for members that are each longer than a third of the optimum.
+
+    Args:
+        groups: Claimed groups that are not complete.
+        free_slots: Episodes that may still be in flight.
+        limit: `admission_limit` of the acknowledged HEAD.
+        slots: Episodes that may be in flight in all.
+        groups_per_step: Groups of a batch.
+    """
+    admitted = sorted((group for group in groups if group.number < limit), key=lambda group: group.number)
+    windows = groupby(admitted, key=lambda group: window_of(group.number, groups_per_step))
+    ordered = (start for _, window in windows for start in _window_order(list(window), slots))
+    return list(islice(ordered, max(0, free_slots)))
+
+
+def window_of(group: int, groups_per_step: int) -> int:
+    """The window that a group belongs to: the batch it is for, as long as no group is given up."""
+    return group // groups_per_step
+
+
+def _window_order(window: Sequence[GroupWork], slots: int) -> list[tuple[int, int]]:
+    """All waiting members of a window, in the order in which they start."""
+    waiting = [
+        (-seconds, group.number, member, (len(group.waiting), group.unfinished))
+        for group in window
+        for member, seconds in group.waiting.items()
+    ]
+    work_s = sum(group.running_s for group in window) - sum(seconds for seconds, *_ in waiting)
+    longest_first = sorted(waiting)
+    long = sum(-3.0 * seconds > work_s / slots for seconds, *_ in longest_first)
+    nearly_complete_first = sorted(longest_first[long:], key=lambda one: (one[3], one[1], one[0], one[2]))
+    return [(group, member) for _, group, member, _ in [*longest_first[:long], *nearly_complete_first]]
+
+
 def priority(group: int) -> int:
-    """Priority of a group's requests in the engine; lower runs first."""
+    """Priority of a group's requests in the engine, where groups go by their numbers; lower runs first."""
     return group
+
+
+def priority_by_prediction(group: int, groups_per_step: int, predicted_s: float) -> int:
+    """Priority of a member's requests in the engine, where members go by what is predicted; lower runs first.
+
+    Earlier windows first, and in a window the longest predicted.
+
+    Args:
+        group: The group's number.
+        groups_per_step: Groups of a batch.
+        predicted_s: Seconds that the member is predicted to take.
+    """
+    octaves = math.log2(1.0 + 1e3 * max(0.0, predicted_s))
+    rank = max(0, PRIORITIES_A_WINDOW - 1 - int(PRIORITIES_AN_OCTAVE * octaves))
+    return window_of(group, groups_per_step) * PRIORITIES_A_WINDOW + rank
 
 
 def too_old(oldest_version: int | None, head_version: int, max_lag_versions: int) -> bool:

@@ -57,6 +57,8 @@ class Telemetry:
     ) -> None:
         self.counters = Counters()
         self.waiting = waiting
+        self.prediction_error: Callable[[], Mapping[str, float]] = dict[str, float]
+        """What `Predictor.error` says."""
         self._run_store = run_store
         self._cell, self._tally = cell, tally
         self._earlier: tuple[CellAccount, ...] = ()
@@ -200,7 +202,17 @@ class Telemetry:
                 metrics.GROUPS_FINISHED: self.counters.groups,
                 metrics.EPISODES_FAILED: self.counters.failed,
                 metrics.EPISODES_CANCELLED: self.counters.cancelled,
-            },
+            }
+            | self._prediction_gauges(),
             step=self._version,
         )
         self._gauges_sent, self._tokens_then = now, status.generated_tokens
+
+    def _prediction_gauges(self) -> dict[str, float]:
+        error = self.prediction_error()
+        names = {
+            metrics.PREDICTION_ERROR: "seconds_log_error",
+            metrics.PREDICTION_COVERAGE: "seconds_coverage",
+            metrics.PREDICTION_SKILL: "seconds_skill",
+        }
+        return {metric: error[name] for metric, name in names.items() if name in error}

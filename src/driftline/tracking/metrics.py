@@ -78,6 +78,15 @@ EPISODES_FAILED = _row(
     "engine/failed_episodes", "episodes", "Episodes ended by an infrastructure failure, since the start.", "cell"
 )
 EPISODES_CANCELLED = _row("engine/cancelled_episodes", "episodes", "Episodes cancelled, since the start.", "cell")
+PREDICTION_ERROR = _row(
+    "engine/prediction_error_nats", "nats", "Mean of |log(seconds / predicted median)| of ended episodes.", "cell"
+)
+PREDICTION_COVERAGE = _row(
+    "engine/prediction_coverage", "share", "Ended episodes between their predicted 10% and 90%; 0.8 is right.", "cell"
+)
+PREDICTION_SKILL = _row(
+    "engine/prediction_skill", "share", "Pinball loss saved by knowing task, prompt and environment.", "cell"
+)
 
 # What became of the groups.
 GROUPS_TRAINED = _row("groups/trained", "groups", "Groups of the batch with a weight above 0.")

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from driftline.engine.protocol import UpdateReport
+from driftline.engine.protocol import GenerationRequest, UpdateReport
 from driftline.engine.scripted import ScriptedEngine
 from driftline.environment import Message, StepResult
 from driftline.errors import DeadlineExceeded, EngineDied, ProbeNotReproduced, WeightUpdateFailed
 from driftline.records import Group, PolicyVersion, WeightsManifest
-from driftline.rollout import assignment
+from driftline.rollout import assignment, scheduler
 from driftline.store import tasksets
 from driftline.store.memory import MemoryStore
 from driftline.store.pins import pins
 from driftline.store.run_store import RunStore
 from driftline.tracking import metrics
-from tests.support.rollout import Behaviour, OddFamily, forever, manifest
+from tests.support.rollout import Behaviour, OddFamily, forever, manifest, solve
 from tests.support.toy_run import RUN, Cell, ToyTrainer, create_run, run_all, toy_parameters
 
 
@@ -54,6 +54,27 @@ async def test_a_run_from_the_first_version_to_its_end() -> None:
     for group in groups:
         assert group.task_id == tasks[assignment.task_index(0, group.number, task_set, 32)].id
         assert {t.attempt for t in group.trajectories} == {1}
+
+
+async def test_a_run_whose_episodes_start_by_prediction() -> None:
+    """Each is played once, and its requests go to the engine by the batch that they are for."""
+    params = toy_parameters(scheduling={"order": "predicted"}, rollout={"episodes_in_flight": 4})
+    run_store = create_run(MemoryStore(), params)
+    priorities: dict[int, set[int]] = {}
+
+    def note(request: GenerationRequest) -> list[int]:
+        group = int(request.id.split("/")[1].split(".")[0])
+        priorities.setdefault(group, set()).add(request.priority)
+        return solve(request)
+
+    trainer = ToyTrainer(run_store, params, steps=6)
+    await run_all(trainer, Cell(run_store, params, script=note))
+    groups = all_groups(run_store)
+    check_once_each(groups, 4)
+    assert len(groups) >= 18
+    for group, given in priorities.items():
+        assert {priority // scheduler.PRIORITIES_A_WINDOW for priority in given} == {group // 3}
+    assert len({priority % scheduler.PRIORITIES_A_WINDOW for given in priorities.values() for priority in given}) > 1
 
 
 @pytest.mark.parametrize("lead", [0, 2, 3, 7])
@@ -98,10 +119,10 @@ async def test_a_lead_that_changes_is_honoured_and_leaves_no_group_lost_or_stuck
 
 
 async def test_synchronous_runs_with_one_seed_are_the_same() -> None:
-    """The same seed in another run: the same tasks, the same tokens, the same rewards."""
+    """The same seed in another run: the same tasks, tokens and rewards, in whatever order the episodes start."""
     outcomes: list[list[Any]] = []
-    for _ in range(2):
-        params = toy_parameters(overlap={"lead_groups": 0}, rollout={"temperature": 1.5})
+    for order in ("number", "number", "predicted"):
+        params = toy_parameters(overlap={"lead_groups": 0}, rollout={"temperature": 1.5}, scheduling={"order": order})
         run_store = create_run(MemoryStore(), params)
         trainer = ToyTrainer(run_store, params, steps=3)
         await run_all(trainer, Cell(run_store, params, script=None))
@@ -113,7 +134,7 @@ async def test_synchronous_runs_with_one_seed_are_the_same() -> None:
                 for t in group.trajectories
             ]
         )
-    assert outcomes[0] == outcomes[1]
+    assert outcomes[0] == outcomes[1] == outcomes[2]
     assert len({row[3] for row in outcomes[0]}) > 30
 
 
@@ -375,6 +396,9 @@ async def test_what_a_cell_tells() -> None:
     steps = {step for name, _, step in cell.sink.points if name == metrics.APPLY_SECONDS}
     assert {0, 1, 2, 3, 4, 5} <= steps
     assert any(name == metrics.TOKENS_PER_SECOND and value > 0 for name, value, _ in cell.sink.points)
+    covered = [value for name, value, _ in cell.sink.points if name == metrics.PREDICTION_COVERAGE]
+    assert covered
+    assert all(0 <= value <= 1 for value in covered)
     assert len(cell.sink.episodes) >= 4
     assert {episode.attributes["policy_version"] for episode in cell.sink.episodes} & {0, 2, 4}
     assert [event["version"] for event in cell.progress[:3]] == [0, 1, 2]

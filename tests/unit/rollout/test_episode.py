@@ -119,13 +119,13 @@ async def test_requests_are_seeded_by_their_place_and_sampled_as_told() -> None:
     engine = await started(note)
     shared = resources(engine, temperature=0.7, seed=3)
     for member in (0, 1, 0):
-        await Episode(spec(TASK, group=9, member=member), shared).play()
+        await Episode(spec(TASK, group=9, member=member, priority=7), shared).play()
     await engine.close()
     first, second, again = requests[:4], requests[4:8], requests[8:]
     assert [r.seed for r in first] == [r.seed for r in again]
     assert len({r.seed for r in [*first, *second]}) == 8
     assert {r.temperature for r in requests} == {0.7}
-    assert {r.priority for r in requests} == {9}
+    assert {r.priority for r in requests} == {7}
     assert {r.stop_ids for r in requests} == {RENDERER.stop_ids}
 
 

@@ -19,7 +19,7 @@ from driftline.store.trace_export import export
 from driftline.traces import EpisodeShape, groups_of, shape_of
 from environments.trace_replay import TraceReplay, published_tail
 from environments.trace_replay.family import tasks_of
-from tests.support.rollout import STOP, resources, spec, started
+from tests.support.rollout import encode, resources, spec, started
 from tests.support.toy_run import Cell, ToyTrainer, create_run, run_all, toy_parameters
 
 FAMILY = TraceReplay()
@@ -43,7 +43,7 @@ async def play(engine: ScriptedEngine, shape: EpisodeShape, **limits: Any) -> Tr
 
 async def test_a_turn_has_its_tokens_whatever_the_policy_says() -> None:
     """The policy here wants to end its turn at every token."""
-    trajectory = await play(await started(lambda request: [STOP] * 8), LONGEST)
+    trajectory = await play(await started(lambda request: encode("\n") * 8), LONGEST)
     assert trajectory.status == "ok"
     assert trajectory.valid
     assert counts(shape_of(trajectory, "s")) == counts(LONGEST)
@@ -51,7 +51,7 @@ async def test_a_turn_has_its_tokens_whatever_the_policy_says() -> None:
 
 
 async def test_a_turn_that_comes_in_parts_has_its_tokens() -> None:
-    trajectory = await play(await started(lambda request: [STOP] * 2), LONGEST)
+    trajectory = await play(await started(lambda request: encode("\n") * 2), LONGEST)
     assert trajectory.status == "ok"
     assert sum(trajectory.loss_mask) == sum(LONGEST.sampled_tokens)
 
