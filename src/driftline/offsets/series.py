@@ -51,7 +51,7 @@ def _parts(steps: Sequence[StepFigures], by: By) -> list[DivergencePart]:
     if by == "lag":
         lags = _pool(step.by_lag for step in steps)
         capped = max(lags, default=0)
-        seen = max((step.version_in - version for step in steps for version in step.by_version), default=0)
+        seen = largest(step.value(metrics.LAG_STEPS_MAX) for step in steps) or 0.0
         return [_part(str(lag), lags[lag], or_more=lag == capped and seen > lag) for lag in sorted(lags)]
     versions: dict[int, list[TokenDivergence]] = {}
     for step in steps:

@@ -94,6 +94,16 @@ async def test_divergence_by_lag_pools_the_last_steps(client: httpx.AsyncClient)
     assert found["batch"][metrics.K3] == pytest.approx(0.01)
 
 
+async def test_the_largest_lag_says_whether_it_stands_for_larger_ones(store: MemoryStore):
+    record = offset_runs.record("r", 31, keys.step("r", 30, 1), **SMALL)
+    offset_runs.commit(store, replace(record, metrics={**record.metrics, metrics.LAG_STEPS_MAX: 6.0}))
+    async with served(store, clock=lambda: NOW) as client:
+        found = await get(client, "/v1/runs/r/divergence?by=lag")
+        assert [(part["key"], part["or_more"]) for part in found["parts"]] == [("0", False), ("1", True)]
+        found = await get(client, "/v1/runs/old/divergence?by=lag")
+        assert found["parts"] == []
+
+
 async def test_divergence_by_version_is_of_the_versions_that_sampled(client: httpx.AsyncClient):
     found = await get(client, "/v1/runs/r/divergence?by=version&steps=1")
     assert [part["key"] for part in found["parts"]] == ["28", "29"]  # Step 30 trains version 29, of lag 1 and 0.

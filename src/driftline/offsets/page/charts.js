@@ -3,7 +3,7 @@
 
 import { data, element, empty, number, shape } from "./elements.js";
 
-const WIDTH = 640, HEIGHT = 200, LEFT = 56, RIGHT = 12, TOP = 10, BOTTOM = 26;
+const WIDTH = 640, HEIGHT = 210, LEFT = 56, RIGHT = 12, TOP = 24, BOTTOM = 26;
 const STEPS = [1, 2, 2.5, 5, 10];
 
 /** Round values from 0 (or the lowest) to the highest, about `count` of them. */
@@ -28,7 +28,7 @@ function frame(label, x, marks, unit) {
     svg.append(shape("line", { class: mark ? "grid" : "axis", x1: LEFT, x2: WIDTH - RIGHT, y1: y, y2: y }));
     svg.append(shape("text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, mark ? number(mark) : "0"));
   }
-  svg.append(shape("text", { x: 4, y: TOP + 2 }, unit));
+  svg.append(shape("text", { x: LEFT - 6, y: 11, "text-anchor": "end" }, unit));
   const shown = [...new Set([0, Math.floor((x.length - 1) / 2), x.length - 1])];
   for (const i of shown) {
     const anchor = shown.length > 1 && i === 0 ? "start" : shown.length > 1 && i === x.length - 1 ? "end" : "middle";

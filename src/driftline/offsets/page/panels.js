@@ -35,8 +35,8 @@ export function causes(place, why, offset) {
   const probes = offset.engines.map((one) => one.probe_difference_nats).filter((value) => value !== null);
   const evidence = {
     "engine mismatch": ["Engine floor", `k3 at lag 0: ${number(figures.floor_k3_nats ?? offset.metrics[FLOOR], "nats")}`],
-    staleness: ["Staleness", `k3 grows by ${number(figures.growth_nats_per_version, "nats")} a version`],
-    "failed weight sync": ["Weight sync", `off the probe by ${number(probes.length ? Math.max(...probes) : figures.probe_difference_max_nats, "nats")}`],
+    staleness: ["Staleness", `growth of k3 with a version of lag: ${number(figures.growth_nats_per_version, "nats")}`],
+    "failed weight sync": ["Weight sync", `difference from the probe: ${number(probes.length ? Math.max(...probes) : figures.probe_difference_max_nats, "nats")}`],
   };
   why.textContent = found
     ? `${found.cause}: ${found.why}`
