@@ -180,6 +180,23 @@ def test_it_is_live_and_says_when_it_is_not(opened: Opened):
         assert watch.complaints == []
 
 
+def test_a_budget_is_seen_however_far_beyond_it_a_batch_was(opened: Opened):
+    """An outlier of 300 times the budget: the axis is logarithmic, and what is below the budget is drawn below it."""
+    store = Store()
+    offset_runs.write_run(store, "r", 3, **SMALL)
+    offset_runs.commit(store, next(offset_runs.records("r", 4, first=4, k3=6.0, **SMALL)))
+    offset_runs.commit(store, next(offset_runs.records("r", 5, first=5, k3=0.01, **SMALL)))
+    with serving(store) as address:
+        page, watch = opened(address)
+        drawn(page)
+        expect(page.locator("#k3 svg[role=img]")).to_contain_text("nats, log")
+        budget = float(page.locator("#k3 .limit").get_attribute("y1") or 0)
+        path = page.locator("#k3 path").first.get_attribute("d") or ""
+        heights = [float(point.split(" ")[1]) for point in path.removeprefix("M").split("L")]
+        assert heights[3] + 40 < budget < heights[4] - 5
+        assert watch.complaints == []
+
+
 def test_a_picture_is_read_with_the_keyboard_and_its_table_stays_open(opened: Opened):
     store = Store()
     offset_runs.write_run(store, "r", 5, **SMALL)

@@ -5,6 +5,7 @@ import { data, element, empty, number, shape } from "./elements.js";
 
 const WIDTH = 640, HEIGHT = 210, LEFT = 56, RIGHT = 12, TOP = 24, BOTTOM = 26;
 const STEPS = [1, 2, 2.5, 5, 10];
+const FAR_BEYOND = 20;
 
 /** Round values from 0 (or the lowest) to the highest, about `count` of them. */
 function ticks(high, count = 4) {
@@ -14,21 +15,28 @@ function ticks(high, count = 4) {
   return Array.from({ length: Math.ceil(high / step - 1e-9) + 1 }, (_, i) => i * step);
 }
 
+/** Powers of ten around both. */
+function decades(low, high) {
+  const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high));
+  return Array.from({ length: last - first + 1 }, (_, i) => 10 ** (first + i));
+}
+
 const known = (value) => value !== null && value !== undefined;
 
 function frame(label, x, marks, unit) {
-  const high = marks[marks.length - 1];
+  const [low, high] = [marks[0], marks[marks.length - 1]];
+  const share = low > 0 ? (value) => Math.log10(Math.max(value, low) / low) / Math.log10(high / low) : (value) => value / high;
   const places = {
     x: (i) => LEFT + (x.length < 2 ? (WIDTH - LEFT - RIGHT) / 2 : (i * (WIDTH - LEFT - RIGHT)) / (x.length - 1)),
-    y: (value) => HEIGHT - BOTTOM - (value / high) * (HEIGHT - TOP - BOTTOM),
+    y: (value) => HEIGHT - BOTTOM - share(value) * (HEIGHT - TOP - BOTTOM),
   };
   const svg = shape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label, tabindex: "0" });
   for (const mark of marks) {
     const y = places.y(mark);
-    svg.append(shape("line", { class: mark ? "grid" : "axis", x1: LEFT, x2: WIDTH - RIGHT, y1: y, y2: y }));
+    svg.append(shape("line", { class: mark > low ? "grid" : "axis", x1: LEFT, x2: WIDTH - RIGHT, y1: y, y2: y }));
     svg.append(shape("text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, mark ? number(mark) : "0"));
   }
-  svg.append(shape("text", { x: LEFT - 6, y: 11, "text-anchor": "end" }, unit));
+  svg.append(shape("text", { x: LEFT - 6, y: 11, "text-anchor": "end" }, low > 0 ? `${unit}, log` : unit));
   const shown = [...new Set([0, Math.floor((x.length - 1) / 2), x.length - 1])];
   for (const i of shown) {
     const anchor = shown.length > 1 && i === 0 ? "start" : shown.length > 1 && i === x.length - 1 ? "end" : "middle";
@@ -97,7 +105,9 @@ export function lines(figure, history, title, unit, series, limit = null) {
   const high = Math.max(...drawn.flatMap((one) => one.values.filter(known)), limit ? limit.value : 0);
   const last = history.last.length - 1;
   const saying = drawn.map((one) => `${one.name} ${number(one.values[last], unit)}`).join(", ");
-  const { svg, places } = frame(`${title} over ${history.steps} steps; now ${saying}`, history.last, ticks(high), unit);
+  // Where values dwarf the limit, only a logarithmic axis shows on which side of it the others are.
+  const marks = limit && high > FAR_BEYOND * limit.value ? decades(limit.value / 10, high) : ticks(high);
+  const { svg, places } = frame(`${title} over ${history.steps} steps; now ${saying}`, history.last, marks, unit);
   drawn.forEach((one, index) => {
     svg.append(shape("path", { class: `line k${index} ${index ? `dash${index}` : ""}`, d: path(one.values, places) }));
     if (history.last.length === 1) {
