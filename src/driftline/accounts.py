@@ -95,14 +95,29 @@ class Fates:
     """Of a second attempt at a group."""
     ready: int = 0
     """Delivered, and neither used nor given up yet."""
+    masked_by: Mapping[str, int] = field(default_factory=dict[str, int])
+    """`masked`, by what masked them."""
+    stale_by: Mapping[str, int] = field(default_factory=dict[str, int])
+    """`stale`, by the reason of their member."""
 
     def __add__(self, other: Fates) -> Fates:
-        return Fates(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+        return Fates(
+            *(getattr(self, name) + getattr(other, name) for name in _FATES),
+            masked_by=_added(self.masked_by, other.masked_by),
+            stale_by=_added(self.stale_by, other.stale_by),
+        )
 
     @property
     def total(self) -> int:
         """All tokens delivered."""
-        return sum(getattr(self, f.name) for f in fields(self))
+        return sum(getattr(self, name) for name in _FATES)
+
+
+_FATES = tuple(f.name for f in fields(Fates) if f.type == "int")
+
+
+def _added(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
+    return {key: one.get(key, 0) + other.get(key, 0) for key in sorted({*one, *other})} if other else one
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +157,10 @@ class TokenLedger:
     cancelled_by: Mapping[str, int]
     """`cancelled`, by reason."""
     incarnations: tuple[IncarnationTokens, ...]
+    masked_by: Mapping[str, int] = field(default_factory=dict[str, int])
+    """`masked`, by what masked them: `correction`, `negative sequence`, or `no context` for first tokens."""
+    stale_by: Mapping[str, int] = field(default_factory=dict[str, int])
+    """`stale`, by reason: `age`, `k3`, `ess`, or `group` for admitted members of groups that were given up."""
 
     @property
     def terms(self) -> dict[str, int]:

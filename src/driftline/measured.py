@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 LOG_RATIO_LIMIT = 20.0
@@ -115,11 +115,21 @@ class MemberUse:
     """In [0, 1]: what admission multiplied its advantage by; 0 where it was dropped."""
     sampled_tokens: int
     masked_tokens: int
-    """Of these, what a correction or the sequence mask took out of the step."""
+    """Of these, what a correction or the mask of negative sequences took out of the step."""
     seconds: float
     """From the start of its episode to the end."""
     segments: tuple[SegmentUse, ...]
     """Where it was scored: in order of their versions."""
+    turns: int = 0
+    trained_tokens: int = 0
+    """Sampled ones that entered the loss: not masked, and with a context; counted where the loss is computed."""
+    masked_by: Mapping[str, int] = field(default_factory=dict[str, int])
+    """`masked_tokens`, by what masked them: `correction` or `negative sequence`."""
+
+    @property
+    def counted(self) -> bool:
+        """Whether it was in its group's statistics: it has a reward, and its log-probabilities are numbers."""
+        return self.reason not in ("invalid", "not_finite")
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,6 +140,39 @@ class DiagnosisParameters(_Section):
     )
 
 
+class AdmissionParameters(_Section):
+    """Which trajectories are trained on, and with what weight, by their measured divergence; null does not limit."""
+
+    down_weight_k3_nats: float | None = Field(
+        0.3, gt=0, description="From this k3 a token on, a trajectory weighs the limit over its k3."
+    )
+    drop_k3_nats: float | None = Field(1.0, gt=0, description="Beyond this k3 a token a trajectory is dropped.")
+    down_weight_ess_fraction: float | None = Field(
+        0.2,
+        gt=0,
+        le=1,
+        description="Below this effective sample size, as a fraction of its tokens, a trajectory weighs the fraction "
+        "over the limit.",
+    )
+    drop_ess_fraction: float | None = Field(
+        0.05, gt=0, le=1, description="Below this effective sample size, as a fraction, a trajectory is dropped."
+    )
+
+    @property
+    def limits(self) -> tuple[float | None, ...]:
+        """All of them."""
+        return (self.down_weight_k3_nats, self.drop_k3_nats, self.down_weight_ess_fraction, self.drop_ess_fraction)
+
+    @model_validator(mode="after")
+    def _weights_fall_before_they_end(self) -> Self:
+        lower, drop, lower_ess, drop_ess = self.limits
+        if lower is not None and drop is not None and drop < lower:
+            raise ValueError("admission.drop_k3_nats: must be at least admission.down_weight_k3_nats")
+        if lower_ess is not None and drop_ess is not None and drop_ess > lower_ess:
+            raise ValueError("admission.drop_ess_fraction: must be at most admission.down_weight_ess_fraction")
+        return self
+
+
 class EngineParameters(_Section):
     """The generation engine."""
 
@@ -306,6 +339,7 @@ class RunParameters(_Section):
     scheduling: SchedulingParameters = SchedulingParameters()  # pyright: ignore[reportCallIssue]
     overlap: OverlapParameters = OverlapParameters()  # pyright: ignore[reportCallIssue]
     diagnosis: DiagnosisParameters = DiagnosisParameters()  # pyright: ignore[reportCallIssue]
+    admission: AdmissionParameters = AdmissionParameters()  # pyright: ignore[reportCallIssue]
     engine: EngineParameters = EngineParameters()  # pyright: ignore[reportCallIssue]
     training: TrainingParameters = TrainingParameters()  # pyright: ignore[reportCallIssue]
     lora: LoraParameters = LoraParameters()  # pyright: ignore[reportCallIssue]
@@ -355,12 +389,13 @@ class RunParameters(_Section):
             training.importance != "none"
             or training.proximal != "recomputed"
             or training.negative_sequence_nats is not None
+            or any(limit is not None for limit in self.admission.limits)
         ):
             raise ValueError(
                 "rollout.top_p / rollout.top_k: log-probabilities of a truncated distribution make importance "
                 "weights differ from 1 even for identical policies: set top_p to 1 and top_k to 0, or "
-                "training.importance to none, training.proximal to recomputed and training.negative_sequence_nats "
-                "to null"
+                "training.importance to none, training.proximal to recomputed, and to null "
+                "training.negative_sequence_nats and all limits of the section admission"
             )
         if self.overlap.lead_groups > self.overlap.max_lag_versions * self.rollout.groups_per_step:
             raise ValueError(

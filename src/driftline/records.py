@@ -14,6 +14,7 @@ that is newer than itself, with `CorruptObject`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -99,9 +100,19 @@ class Trajectory:
     """(start, end) in Unix seconds of each engine request and tool call of the episode, in order."""
 
     @property
-    def valid(self) -> bool:
-        """Whether the trajectory counts in its group's statistics: it ended by itself, with a reward."""
+    def ended_by_itself(self) -> bool:
+        """Whether the episode came to an end of its own, with a reward."""
         return self.status in ("ok", "truncated") and self.reward is not None
+
+    @property
+    def finite(self) -> bool:
+        """Whether all log-probabilities are numbers: neither NaN nor infinite."""
+        return math.isfinite(sum(self.logprobs))
+
+    @property
+    def valid(self) -> bool:
+        """Whether it counts in its group's statistics: it ended by itself, and its log-probabilities are numbers."""
+        return self.ended_by_itself and self.finite
 
     @property
     def sampled_tokens(self) -> int:
@@ -184,6 +195,7 @@ class GroupUse:
     sampled_tokens: int
     uses: tuple[MemberUse, ...] = ()
     """Of every member, in order; empty in records of before there was admission: then all valid ones weigh 1."""
+    environment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +210,7 @@ class GiveUp:
     task_id: str = ""
     uses: tuple[MemberUse, ...] = ()
     """Of every member, as in `GroupUse`; none weighs anything."""
+    environment: str = ""
 
 
 @dataclass(frozen=True, slots=True)

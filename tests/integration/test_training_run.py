@@ -31,7 +31,7 @@ from driftline.training import base_model
 from driftline.weights.assemble import assemble, assemble_onto
 from driftline.weights.tensors import HeldWeights
 from tests.support.seaweed import Seaweed
-from tests.support.training import GroupStream, new_run, parameters, random_group, tiny_model
+from tests.support.training import OPEN, GroupStream, new_run, parameters, random_group, tiny_model
 
 pytestmark = pytest.mark.timeout(900)
 DEADLINE_S = 300.0
@@ -154,7 +154,7 @@ def test_a_trainer_that_is_killed_or_replaced_loses_nothing(
     Published in bfloat16, at a rate at which few elements change: the chain of deltas goes on, too.
     """
     training = {"steps": 5, "learning_rate": 1e-5}
-    params = parameters(training=training, publication={"dtype": "bfloat16", "chain_factor": 40.0})
+    params = parameters(training=training, publication={"dtype": "bfloat16", "chain_factor": 40.0}, admission=OPEN)
     run_store = new_run(s3_store, "killed", params, model)
     cell = Cell(run_store, params)
     closing.append(cell)
@@ -234,7 +234,7 @@ def replay_agrees(
 def test_two_ranks_train_one_run(
     s3_store: S3Store, seaweed: Seaweed, model: ModelSource, tmp_path: Path, closing: list[Any]
 ):
-    params = parameters(training={"steps": 2, "ranks": 2, "zero_stage": 3})
+    params = parameters(training={"steps": 2, "ranks": 2, "zero_stage": 3}, admission=OPEN)
     run_store = new_run(s3_store, "two-ranks", params, model)
     cell = Cell(run_store, params)
     closing.append(cell)

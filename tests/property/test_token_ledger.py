@@ -138,7 +138,7 @@ class Trainer:
             for g in batch
         )
         for use in uses:
-            self.book.use(use.group, use.key, use.weight)
+            self.book.use(use)
         self.done |= {use.group for use in uses}
         frontier, ledger = self.book.advance(), self.book.ledger()
         number = len(self.records) + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,7 +28,7 @@ from driftline.records import (
 from driftline.store.run_store import RunStore
 from driftline.training.batch import TrainingBatch
 from driftline.training.protocol import StepOutcome
-from driftline.training.statistics import StepStatistics
+from driftline.training.statistics import StatisticsAccumulator, StepStatistics
 
 VOCABULARY = 43
 
@@ -196,6 +197,15 @@ def sequences_of(batch: TrainingBatch) -> list[tuple[Tensor, Tensor, Tensor, flo
     return list(zip(*parts, batch.advantages_N.tolist(), batch.weights_N.tolist(), strict=True))
 
 
+OPEN = {
+    "down_weight_k3_nats": None,
+    "drop_k3_nats": None,
+    "down_weight_ess_fraction": None,
+    "drop_ess_fraction": None,
+}
+"""The section `admission` without limits."""
+
+
 class FakeGroup:
     """A trainer group of one weight: each step adds 1 to it. Records the acts in order."""
 
@@ -203,21 +213,24 @@ class FakeGroup:
     vocabulary = VOCABULARY
     moved: bool | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, current: float | None = None) -> None:
+        """`current`: what the policy gives every token, nats; None is what it was sampled with."""
         self.weight = torch.zeros(2)
+        self.current = current
         self.acts: list[str] = []
         self.batches: list[TrainingBatch] = []
+        self.measured: list[int] = []
         self.outcome = outcome()
 
     def train(self, batch: TrainingBatch) -> StepOutcome:
         self.acts.append("train")
         self.batches.append(batch)
         self.weight = self.weight + 1
-        return self.outcome
+        return by_sequence(self.outcome, batch, self.current)
 
     def measure(self, batch: TrainingBatch) -> StepStatistics:
-        self.acts.append("measure")
-        return self.outcome.statistics
+        self.measured.append(batch.sequences)
+        return by_sequence(self.outcome, batch, self.current).statistics
 
     def score(self, token_ids: Sequence[int]) -> list[float]:
         return [-1.0] * (len(token_ids) - 1)
@@ -238,6 +251,37 @@ class FakeGroup:
     def replace_weights(self, tensors: Mapping[str, Tensor]) -> None:
         self.acts.append("replace")
         self.weight = tensors["weight"]
+
+
+def by_sequence(found: StepOutcome, batch: TrainingBatch, current: float | None = None) -> StepOutcome:
+    """The outcome with what is told of each sequence, for a policy that gives every token `current` nats."""
+    statistics = StatisticsAccumulator(batch.sequences)
+    chosen = batch.sampled_S
+    sequence = torch.arange(batch.sequences).repeat_interleave(batch.lengths_N)[chosen]
+    behaviour = batch.behaviour_S[chosen]
+    log_ratio = torch.zeros_like(behaviour) if current is None else current - behaviour
+    statistics.add(
+        loss=torch.tensor(0.0),
+        entropy_N=torch.zeros(len(sequence)),
+        log_ratio_N=log_ratio,
+        applied_N=log_ratio.exp(),
+        clipped_N=torch.zeros(len(sequence), dtype=torch.bool),
+        advantage_N=batch.advantages_N[sequence],
+        lag_N=batch.lag_S[chosen],
+        sequence_N=sequence,
+    )
+    read = statistics.read()
+    told = {
+        name: getattr(read, name)
+        for name in (
+            "by_sequence",
+            "by_sequence_and_lag",
+            "masked_by_sequence",
+            "negative_by_sequence",
+            "trained_by_sequence",
+        )
+    }
+    return replace(found, statistics=replace(found.statistics, **told))
 
 
 def outcome(trained_sequences: int = 8) -> StepOutcome:

@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 
 from driftline.params import RankSettings
 from driftline.records import Group
+from driftline.training.batch import weights_of_valid
 from driftline.training.protocol import PolicyTrainer
 from driftline.training.resume import make_batch
 from tests.support.training import group, parameters, random_group, trajectory
@@ -35,7 +36,7 @@ def batch(step: int):
             trajectory(0, 1, reward=0.0, tokens=(9, 3, 2), mask=(False, True, True)),
         )
         groups = [Group(0, "task-0", "v1", pair)]
-    return make_batch(groups, {g.number: 1.0 for g in groups}, 0, run_parameters())
+    return make_batch(groups, {g.number: weights_of_valid(g) for g in groups}, 0, run_parameters())
 
 
 TEMPERATURE = 0.8

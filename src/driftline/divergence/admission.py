@@ -41,6 +41,17 @@ class AdmissionPolicy:
         if ess is not None and (not 0 < ess <= 1 or (drop_ess is not None and drop_ess > ess)):
             raise ValueError("down_weight_ess_fraction must lie in (0, 1] and be at least drop_ess_fraction")
 
+    @property
+    def limits_divergence(self) -> bool:
+        """Whether any verdict depends on what was measured, so that there is reason to measure."""
+        limits = (
+            self.down_weight_k3_nats,
+            self.drop_k3_nats,
+            self.down_weight_ess_fraction,
+            self.drop_ess_fraction,
+        )
+        return any(limit is not None for limit in limits)
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:

@@ -84,7 +84,7 @@ def divergence_sums(log_ratio_T: Tensor) -> Tensor:
     return token_terms(log_ratio_T).sum(0)
 
 
-def summarise(sums: Tensor) -> DivergenceSummary:
+def summarise(sums: Tensor | Sequence[float]) -> DivergenceSummary:
     """Read the estimates from `[SUMS]`; `NOTHING` without tokens."""
     tokens, log_ratio, k2_sum, k3_sum, k3_squares, ratios, squares, deviation = (float(value) for value in sums)
     if tokens == 0:

@@ -111,19 +111,6 @@ def require_finite(name: str, behaviour_T: Tensor, current_T: Tensor) -> None:
             )
 
 
-def require_finite_sequences(behaviour_N: Tensor, current_N: Tensor, sequence_N: Tensor) -> None:
-    """`require_finite` for tokens of several sequences of a batch.
-
-    Raises:
-        LogprobsNotFinite: The message names the sequence.
-    """
-    if bool((torch.isfinite(behaviour_N) & torch.isfinite(current_N)).all()):
-        return
-    for sequence in sorted({int(number) for number in sequence_N}):
-        own = sequence_N == sequence
-        require_finite(f"sequence {sequence} of the batch", behaviour_N[own], current_N[own])
-
-
 def of_all(measured: Iterable[TrajectoryDivergence]) -> DivergenceSummary:
     """The divergence of all tokens of some trajectories."""
     return summarise(_total(one.sums for one in measured))

@@ -92,7 +92,33 @@ PREDICTION_SKILL = _row(
 GROUPS_TRAINED = _row("groups/trained", "groups", "Groups of the batch with a weight above 0.")
 GROUPS_ZERO_VARIANCE = _row("groups/zero_variance", "groups", "Groups of the batch whose rewards were all equal.")
 GROUPS_FAILED = _row("groups/failed", "groups", "Groups given up since the previous step, all reasons.")
+GROUPS_DIVERGED = _row(
+    "groups/diverged", "groups", "Groups given up since the previous step because of their divergence."
+)
 MEMBERS_INVALID = _row("groups/invalid_members", "episodes", "Members of the batch left out of the statistics.")
+
+# What admission made of the batch, and of the groups given up since the previous step.
+ADMISSION_DROPPED_SHARE = _row(
+    "admission/dropped_share", "share", "Share of their sampled tokens that were not trained on for admission's sake."
+)
+ADMISSION_DROPPED: Mapping[str, str] = {
+    reason: _row(f"admission/dropped_{reason}", "episodes", f"Members dropped because {meaning}.")
+    for reason, meaning in {
+        "age": "they were too old",
+        "k3": "their k3 was beyond its limit",
+        "ess": "their effective sample size was below its limit",
+    }.items()
+}
+ADMISSION_DOWN_WEIGHTED_SHARE = _row(
+    "admission/down_weighted_share", "share", "Share of the batch's sampled tokens whose member weighed less than 1."
+)
+ADMISSION_WEIGHT_MEAN = _row("admission/weight_mean", "1", "Mean weight of the batch's valid members.")
+ADMISSION_SCORE_SECONDS = _row(
+    "admission/score_seconds", "s", "Forward passes that scored waiting groups since the previous step."
+)
+ADMISSION_SECONDS = _row(
+    "admission/seconds", "s", "Everything else that admission did since the previous step, on the step's way."
+)
 
 # The optimizer step.
 LOSS = _row("train/loss", "1", "Loss, in the chosen aggregation.")
@@ -230,7 +256,7 @@ _TERM_MEANING = {
     "generated": "sampled, by the engines' own counters",
     "trained": "of groups that a step was trained on",
     "masked": "of such groups, but left out of the loss",
-    "stale": "of groups given up because they were too old",
+    "stale": "of members that admission dropped, and of groups given up for their sake",
     "cancelled": "thrown away: cancelled episodes, lost claims, killed cells",
     "failed": "of episodes that failed for reasons of infrastructure, or of groups with too few others",
     "zero_variance": "of groups whose rewards were all equal",
@@ -243,6 +269,23 @@ _TERM_MEANING = {
 LEDGER: Mapping[str, str] = {
     term: _row(f"ledger/{term}_tokens", "tokens", f"Tokens {meaning}, in the run so far.")
     for term, meaning in _TERM_MEANING.items()
+}
+LEDGER_MASKED: Mapping[str, str] = {
+    what: _row(f"ledger/masked_{what.replace(' ', '_')}_tokens", "tokens", f"Masked tokens: {meaning}.")
+    for what, meaning in {
+        "correction": "by the correction from behaviour to proximal policy",
+        "negative sequence": "of far-off sequences with a negative advantage",
+        "no context": "sampled first tokens, which nothing precedes",
+    }.items()
+}
+LEDGER_STALE: Mapping[str, str] = {
+    reason: _row(f"ledger/stale_{reason}_tokens", "tokens", f"Stale tokens: {meaning}.")
+    for reason, meaning in {
+        "age": "of members that were too old",
+        "k3": "of members whose k3 was beyond its limit",
+        "ess": "of members whose effective sample size was below its limit",
+        "group": "of admitted members of groups that were given up",
+    }.items()
 }
 LEDGER_IMBALANCE = _row(
     "ledger/imbalance_tokens", "tokens", "Tokens generated that no term of the ledger explains: 0, or a defect."

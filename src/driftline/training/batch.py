@@ -1,7 +1,8 @@
 """A batch of groups as flat tensors: what every rank needs for one optimizer step, and nothing else.
 
-Only valid members are in it, in the order of (group, member). Advantages come from all valid members of a group;
-a weight scales a whole group (0 for one without variance). Tensors travel between ranks as they are; no pickle.
+Only valid members are in it, in the order of (group, member). Advantages come from all valid members of a group,
+before admission; the weight of a member scales its own advantage alone, so no baseline depends on who is admitted.
+Tensors travel between ranks as they are; no pickle.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from torch import Tensor
 
 from driftline.records import Group, Trajectory
 from driftline.training.advantages import group_advantages
-from driftline.training.batching import segment_spans
 from driftline.training.losses import sequence_weights
+from driftline.training.segments import token_lags
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class TrainingBatch:
     lengths_N: Tensor
     """int64."""
     advantages_N: Tensor
-    """float64, group weight included; a sequence with 0 is scored, not trained on."""
+    """float64, the member's weight included; a sequence with 0 is scored, not trained on."""
     weights_N: Tensor
     """float64: what one sampled token of the sequence weighs in the loss."""
 
@@ -53,9 +54,13 @@ TOKEN_FIELDS = 4
 """How many of the tensors, from the first on, have one entry a token; the others have one a sequence."""
 
 
+MemberWeights = Sequence[float | None]
+"""What each member's advantage is multiplied by, in the group's order; None: it is in no batch and no statistic."""
+
+
 def assemble(
     groups: Sequence[Group],
-    weights: Mapping[int, float],
+    weights: Mapping[int, MemberWeights],
     *,
     version: int,
     advantage: str,
@@ -66,22 +71,24 @@ def assemble(
 
     Args:
         groups: Finished groups, in the order of their use.
-        weights: Group number -> weight.
+        weights: Group number -> weights of its members.
         version: Number of the policy version trained from.
         advantage: Name of the group baseline.
         aggregation: How token losses become one loss.
         constant: Tokens, for the aggregation `constant`.
 
     Raises:
-        ValueError: No group has a valid member.
+        ValueError: No group has a member with a weight.
     """
     members: list[Trajectory] = []
     advantages: list[float] = []
     for group in groups:
-        valid = [trajectory for trajectory in group.trajectories if trajectory.valid]
-        rewards_G = torch.tensor([member.reward for member in valid], dtype=torch.float64)
-        advantages_G = group_advantages(rewards_G, torch.ones(len(valid)), advantage) * weights[group.number]
-        members += valid
+        weighed = zip(group.trajectories, weights[group.number], strict=True)
+        counted = [(member, weight) for member, weight in weighed if weight is not None]
+        rewards_G = torch.tensor([member.reward for member, _ in counted], dtype=torch.float64)
+        weights_G = torch.tensor([weight for _, weight in counted], dtype=torch.float64)
+        advantages_G = group_advantages(rewards_G, torch.ones(len(counted)), advantage) * weights_G
+        members += [member for member, _ in counted]
         advantages += [float(value) for value in advantages_G]
     if not members:
         raise ValueError("no group of the batch has a valid member")
@@ -97,14 +104,9 @@ def assemble(
     )
 
 
-def token_lags(member: Trajectory, version: int) -> list[int]:
-    """Lag in versions of each token of a trajectory; 0 for tokens that were not sampled, or are newer."""
-    lags = [0] * len(member.token_ids)
-    for segment, end in segment_spans(member):
-        for index in range(segment.start, end):
-            if member.loss_mask[index]:
-                lags[index] = max(0, version - segment.version)
-    return lags
+def weights_of_valid(group: Group, weight: float = 1.0) -> MemberWeights:
+    """The same weight for all valid members of a group."""
+    return tuple(weight if member.valid else None for member in group.trajectories)
 
 
 def _trainable(member: Trajectory) -> list[bool]:

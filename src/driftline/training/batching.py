@@ -1,22 +1,27 @@
 """What rank 0 decides, as pure functions: which groups make the next batch, which are given up, when to stop.
 
-finished groups ──▶ given up?  fewer than 2 valid members ─▶ `too few valid members`
-                │              oldest token too old       ─▶ `stale`
-                └─▶ batch: the lowest-numbered finished groups, as soon as there are enough
+finished group ──▶ judged    fewer than 2 valid members          ─▶ given up: `too few valid members`
+                   │         fewer than 2 members young enough   ─▶ given up: `stale`
+                   │         fewer than 2 members near enough    ─▶ given up: `divergence`
+                   └─▶ batch: the lowest-numbered groups that are left, as soon as there are enough and each of
+                       them was measured under the weights that the step begins with
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from driftline.records import GiveUp, Group, Segment, Trajectory
+from driftline.divergence.admission import AdmissionPolicy, Candidate, GroupAdmission, admit_group
+from driftline.records import GiveUp, Group
+from driftline.training.members import GroupScore, candidates, member_uses
 
 FEWEST_VALID_MEMBERS = 2
 """A group with fewer has no statistics."""
 INVALID = "too few valid members"
 STALE = "stale"
+DIVERGED = "divergence"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,73 +29,93 @@ class BatchRule:
     """The parameters that decide about batches."""
 
     groups_per_step: int
-    max_lag_versions: int
+    policy: AdmissionPolicy
     failed_groups: int
     """Most groups that may be given up for `INVALID` in the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A finished group, and what admission makes of it at one version."""
+
+    group: Group
+    version: int
+    admission: GroupAdmission
+    score: GroupScore | None
+    reason: str | None
+    """Why it is to be given up, None if it can be trained on. Begins with its kind."""
+    final: bool
+    """Whether nothing more is to be measured at this version."""
+
+    def give_up(self, reason: str | None = None) -> GiveUp:
+        """The group as one that is given up, for a reason of its own if none is given."""
+        group = self.group
+        return GiveUp(
+            group.number,
+            reason or self.reason or "",
+            sampled_tokens(group),
+            group.key,
+            group.task_id,
+            member_uses(group, self.admission, self.score, self.version),
+            environment_of(group),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What to do with the finished groups. At most one of `batch` and `exhausted` is set."""
 
-    batch: tuple[Group, ...]
+    batch: tuple[Judged, ...]
     """Groups of the next step, by number; empty while there are too few."""
     give_ups: tuple[GiveUp, ...]
-    waiting: tuple[Group, ...]
+    waiting: tuple[Judged, ...]
     """Groups that stay for a later batch, by number."""
     exhausted: str | None
     """Why the run has failed."""
 
+    @property
+    def to_score(self) -> tuple[Group, ...]:
+        """Groups that wait to be measured, those of the next batch first."""
+        return tuple(judged.group for judged in self.waiting if not judged.final)
 
-def decide(finished: Sequence[Group], *, version: int, failed_before: int, rule: BatchRule) -> Decision:
+
+def judge(group: Group, score: GroupScore | None, *, version: int, policy: AdmissionPolicy) -> Judged:
+    """Judge one finished group.
+
+    Args:
+        group: It.
+        score: Its divergence from `version`, None while it was not measured.
+        version: Number of the policy version that the next step trains from.
+        policy: Who is admitted.
+    """
+    by_age = candidates(group, None, version)
+    unscored = admit_group(by_age, policy)
+    reason = _invalid(group) or _stale(by_age, unscored, policy)
+    if reason is not None or score is None:
+        final = reason is not None or not policy.limits_divergence
+        return Judged(group, version, unscored, None, reason, final)
+    measured = candidates(group, score, version)
+    admission = admit_group(measured, policy)
+    return Judged(group, version, admission, score, _diverged(measured, admission, policy), final=True)
+
+
+def decide(finished: Iterable[Judged], *, failed_before: int, rule: BatchRule) -> Decision:
     """Decide about finished groups.
 
     Args:
-        finished: Groups that are neither trained nor given up, each once, in any order.
-        version: Number of the policy version that the next step trains from.
+        finished: Groups that are neither trained nor given up, each once, in any order, judged at one version.
         failed_before: Groups given up before for `INVALID`.
         rule: The limits.
     """
-    give_ups: list[GiveUp] = []
-    usable: list[Group] = []
-    for group in sorted(finished, key=lambda group: group.number):
-        reason = reason_to_give_up(group, version, rule.max_lag_versions)
-        if reason is None:
-            usable.append(group)
-        else:
-            give_ups.append(GiveUp(group.number, reason, sampled_tokens(group), group.key))
+    ordered = sorted(finished, key=lambda judged: judged.group.number)
+    give_ups = tuple(judged.give_up() for judged in ordered if judged.reason is not None)
+    usable = tuple(judged for judged in ordered if judged.reason is None)
     exhausted = _exhausted(give_ups, failed_before, rule)
-    if exhausted is not None or len(usable) < rule.groups_per_step:
-        return Decision((), tuple(give_ups), tuple(usable), exhausted)
     batch, waiting = usable[: rule.groups_per_step], usable[rule.groups_per_step :]
-    return Decision(tuple(batch), tuple(give_ups), tuple(waiting), None)
-
-
-def reason_to_give_up(group: Group, version: int, max_lag_versions: int) -> str | None:
-    """Why a group cannot be trained on at `version`, None if it can. The reason starts with its kind."""
-    if group.valid_members < FEWEST_VALID_MEMBERS:
-        return f"{INVALID}: {group.valid_members} of {len(group.trajectories)} ({_causes(group)})"
-    age = version - oldest_version(group, version)
-    if age > max_lag_versions:
-        return f"{STALE}: its oldest token is {age} versions old, limit {max_lag_versions}"
-    return None
-
-
-def oldest_version(group: Group, version: int) -> int:
-    """The oldest policy version that sampled a token of a valid member; `version` where nothing was sampled."""
-    valid = [member for member in group.trajectories if member.valid]
-    return min((segment.version for member in valid for segment in sampled_segments(member)), default=version)
-
-
-def segment_spans(member: Trajectory) -> list[tuple[Segment, int]]:
-    """The segments of a trajectory, each with the index at which it ends."""
-    ends = [segment.start for segment in member.segments[1:]] + [len(member.token_ids)]
-    return list(zip(member.segments, ends, strict=False))
-
-
-def sampled_segments(member: Trajectory) -> list[Segment]:
-    """The segments of a trajectory in which at least one token was sampled."""
-    return [segment for segment, end in segment_spans(member) if any(member.loss_mask[segment.start : end])]
+    full = len(batch) == rule.groups_per_step and all(judged.final for judged in batch)
+    if exhausted is not None or not full:
+        return Decision((), give_ups, usable, exhausted)
+    return Decision(batch, give_ups, waiting, None)
 
 
 def sampled_tokens(group: Group) -> int:
@@ -98,14 +123,58 @@ def sampled_tokens(group: Group) -> int:
     return sum(member.sampled_tokens for member in group.trajectories)
 
 
+def environment_of(group: Group) -> str:
+    """Versioned id of the environment that a group was played in."""
+    return group.trajectories[0].environment if group.trajectories else ""
+
+
 def count_failed(give_ups: Collection[GiveUp]) -> int:
     """How many of the groups were given up for `INVALID`."""
     return sum(give_up.reason.startswith(INVALID) for give_up in give_ups)
 
 
+def _invalid(group: Group) -> str | None:
+    if group.valid_members >= FEWEST_VALID_MEMBERS:
+        return None
+    return f"{INVALID}: {group.valid_members} of {len(group.trajectories)} ({_causes(group)})"
+
+
+def _stale(members: Sequence[Candidate], admission: GroupAdmission, policy: AdmissionPolicy) -> str | None:
+    if not admission.given_up:
+        return None
+    old = [one.lag_max for one, found in zip(members, admission.members, strict=True) if found.reason == "age"]
+    return (
+        f"{STALE}: {len(old)} of {len(members)} members are too old, by up to {max(old)} versions, limit "
+        f"overlap.max_lag_versions {policy.max_lag_versions}"
+    )
+
+
+def _diverged(members: Sequence[Candidate], admission: GroupAdmission, policy: AdmissionPolicy) -> str | None:
+    """Why too few members of a measured group are admitted, with the figures; None where enough are."""
+    if not admission.given_up:
+        return None
+    dropped = Counter(found.reason for found in admission.members if found.verdict == "drop")
+    known = [one.divergence for one in members if one.divergence is not None and one.valid]
+    figures = {
+        "k3": f"largest {max((d.k3 for d in known), default=0.0):.3g} nats a token, limit {policy.drop_k3_nats}",
+        "ess": f"smallest {min((d.ess_fraction for d in known), default=1.0):.3g}, limit {policy.drop_ess_fraction}",
+    }
+    causes = [f"{count} x {reason}" + _in_brackets(figures.get(reason)) for reason, count in sorted(dropped.items())]
+    admitted = len(members) - dropped.total()
+    return f"{DIVERGED}: {admitted} of {len(members)} members admitted; dropped {', '.join(causes)}"
+
+
+def _in_brackets(figures: str | None) -> str:
+    return f" ({figures})" if figures else ""
+
+
 def _causes(group: Group) -> str:
     counts = Counter(
-        f"{member.status}: {member.reason}" if member.reason else member.status
+        "log-probabilities are no numbers"
+        if member.ended_by_itself
+        else f"{member.status}: {member.reason}"
+        if member.reason
+        else member.status
         for member in group.trajectories
         if not member.valid
     )

@@ -1,7 +1,10 @@
 """Rank 0's view of the finished groups: waits for batches, and gives up what cannot be trained on.
 
+Groups are scored as they arrive, and again after each step, the lowest-numbered first: a full batch never waits for
+the score of a group outside of it.
+
 Everything it remembers can be read again from the store: what is spent from the step records and HEAD, what is
-finished from the trajectories.
+finished from the trajectories. Scores are made anew.
 """
 
 from __future__ import annotations
@@ -15,8 +18,11 @@ from driftline.errors import LimitExceeded
 from driftline.params import RunParameters
 from driftline.records import GiveUp, Group, GroupUse, OffsetReport, PolicyVersion, StepRecord
 from driftline.store.run_store import RunStore, TrainerLease
-from driftline.training.batching import BatchRule, count_failed, decide, reason_to_give_up, sampled_tokens
+from driftline.training.batching import BatchRule, Decision, Judged, count_failed, decide, judge
 from driftline.training.ledger import TokenBook
+from driftline.training.members import policy_of
+from driftline.training.reporting import admission_metrics
+from driftline.training.scoring import GroupScorer
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +42,7 @@ ROLE_S = 2.0
 class ReadyBatch:
     """A full batch."""
 
-    groups: tuple[Group, ...]
+    judged: tuple[Judged, ...]
     """By number."""
     wait_begin: float
     """Unix seconds at which the trainer began to wait."""
@@ -46,6 +52,11 @@ class ReadyBatch:
     """Unix seconds at which the last cell acknowledged the version trained from, None where that is not known."""
     read_s: float
     """Seconds of the look for finished groups that completed the batch."""
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups themselves."""
+        return tuple(judged.group for judged in self.judged)
 
 
 class Intake:
@@ -57,6 +68,7 @@ class Intake:
         lease: TrainerLease,
         records: Sequence[StepRecord],
         params: RunParameters,
+        scorer: GroupScorer,
         *,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
@@ -70,6 +82,7 @@ class Intake:
             lease: The role of the trainer.
             records: All committed steps, in order.
             params: The run's parameters.
+            scorer: Measures groups under the weights that HEAD names.
             clock: Unix seconds.
             sleep: Waits.
             monotonic: Seconds.
@@ -81,7 +94,9 @@ class Intake:
         """Given up since the last committed step; the next record repeats them."""
         self._spent = used | {give_up.group for give_up in gone}
         self._failed = count_failed(gone)
-        self._finished: list[Group] = []
+        self._finished: dict[int, Judged] = {}
+        self._scorer = scorer
+        self._admission_s = 0.0
         self._run_store = run_store
         self._lease = lease
         self.book = TokenBook(records)
@@ -94,9 +109,7 @@ class Intake:
         self._damaged_objects = params.limits.damaged_objects
         self._on_damage = on_damage
         self._deadline_s = params.limits.batch_deadline_s
-        self._rule = BatchRule(
-            params.rollout.groups_per_step, params.overlap.max_lag_versions, params.limits.failed_groups
-        )
+        self._rule = BatchRule(params.rollout.groups_per_step, policy_of(params), params.limits.failed_groups)
         self._clock = clock
         self._sleep = sleep
         self._monotonic = monotonic
@@ -116,23 +129,32 @@ class Intake:
                 applied = self._look_at_cells() or applied
             self._collect()
             read_s = self._monotonic() - look
-            groups = self._decide()
+            decision = self._decide()
             now = self._clock()
-            if groups:
-                return ReadyBatch(groups, begin, now, applied, read_s)
+            if decision.batch:
+                return ReadyBatch(decision.batch, begin, now, applied, read_s)
             if now > begin + self._deadline_s:
                 raise LimitExceeded(self._starved())
             pause_s = OFFSETS_S if applied is None else HEARTBEATS_S
             if now >= asked + ROLE_S:
                 self._lease.confirm()
                 asked = now
-            self._sleep(POLL_S)
+            if decision.to_score:
+                self._scorer.score(decision.to_score[: self._rule.groups_per_step], self._version().number)
+            else:
+                self._sleep(POLL_S)
 
     def used(self, uses: Iterable[GroupUse]) -> None:
         """A step uses these groups, and its record is about to be made."""
         for use in uses:
-            self.book.use(use.group, use.key, use.weight)
+            self.book.use(use)
             self._spent.add(use.group)
+
+    def admission(self, uses: Sequence[GroupUse]) -> dict[str, float]:
+        """What admission made of a batch and of what was given up, by the names of the metrics; ends its account."""
+        judging_s, self._admission_s = self._admission_s, 0.0
+        forward_s = self._scorer.take_forward_s()
+        return admission_metrics(uses, self.give_ups, forward_s=forward_s, judging_s=judging_s)
 
     def committed(self) -> None:
         """The step that repeats the give-ups is committed."""
@@ -147,11 +169,9 @@ class Intake:
             if group.number in self._spent:
                 continue
             if group.number in self._lease.head.given_up:
-                reason = reason_to_give_up(group, self._version().number, self._rule.max_lag_versions)
-                reason = reason or "given up before a restart"
-                self._note([GiveUp(group.number, reason, sampled_tokens(group), group.key)])
+                self._note([self._give_up_again(group)])
             else:
-                self._finished.append(group)
+                self._finished[group.number] = self._judge(group)
 
     def _set_aside(self, damaged: Mapping[str, str]) -> None:
         """Say in HEAD which objects cannot be read, so that cells play their groups again."""
@@ -169,14 +189,39 @@ class Intake:
                 "limits.damaged_objects"
             )
 
-    def _decide(self) -> tuple[Group, ...]:
-        decision = decide(self._finished, version=self._version().number, failed_before=self._failed, rule=self._rule)
-        self._finished = list(decision.waiting)
+    def _judge(self, group: Group) -> Judged:
+        begin, version = self._monotonic(), self._version().number
+        score = self._scorer.of(group.number, version)
+        judged = judge(group, score, version=version, policy=self._rule.policy)
+        self._admission_s += self._monotonic() - begin
+        return judged
+
+    def _judge_again(self) -> None:
+        """Judge what waits since another version, or has been scored since."""
+        version = self._version().number
+        for number, judged in self._finished.items():
+            scored = not judged.final and self._scorer.of(number, version) is not None
+            if judged.version != version or scored:
+                self._finished[number] = self._judge(judged.group)
+
+    def _give_up_again(self, group: Group) -> GiveUp:
+        """A group that HEAD has as given up since the last record: the weights are the same, so the reason is."""
+        judged = self._judge(group)
+        if not judged.final:
+            self._scorer.score([group], judged.version)
+            judged = self._judge(group)
+        return judged.give_up(None if judged.reason else "given up before a restart")
+
+    def _decide(self) -> Decision:
+        self._judge_again()
+        decision = decide(self._finished.values(), failed_before=self._failed, rule=self._rule)
+        self._finished = {judged.group.number: judged for judged in decision.waiting}
+        self._scorer.forget([judged.group.number for judged in decision.batch])
         if decision.give_ups:
             self._give_up(decision.give_ups)
         if decision.exhausted is not None:
             raise LimitExceeded(decision.exhausted)
-        return decision.batch
+        return decision
 
     def _give_up(self, give_ups: Sequence[GiveUp]) -> None:
         """Move HEAD at once, so that cells replace what is given up."""
@@ -191,6 +236,7 @@ class Intake:
         self.give_ups += give_ups
         self._failed += count_failed(give_ups)
         self._spent |= {give_up.group for give_up in give_ups}
+        self._scorer.forget([give_up.group for give_up in give_ups])
         self.book.give_up(give_ups)
 
     def _look_at_cells(self) -> float | None:
@@ -207,8 +253,9 @@ class Intake:
         return version
 
     def _starved(self) -> str:
+        gone = f" ({len(self.give_ups)} given up, the last: {self.give_ups[-1].reason})" if self.give_ups else ""
         return (
             f"no full batch in {self._deadline_s:.0f} s: {len(self._finished)} of {self._rule.groups_per_step} groups"
-            f" are finished for step {self._lease.head.step + 1}: see the logs of the rollout cells, or raise "
+            f" are finished for step {self._lease.head.step + 1}{gone}: see the logs of the rollout cells, or raise "
             "limits.batch_deadline_s"
         )

@@ -14,53 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from driftline.accounts import KILLED, CellAccount, Fates, Frontier, IncarnationTokens, TokenLedger
-from driftline.records import GiveUp, Group, OffsetReport, StepRecord, Trajectory
+from driftline.records import GiveUp, Group, GroupUse, OffsetReport, StepRecord
 from driftline.store import keys
 from driftline.store.cursor import Delivery
-from driftline.training.batching import STALE
+from driftline.training.fates import GroupTokens
 
 INVALID_MEMBER = "episode cancelled"
 """Reason of tokens of delivered members that their cell had cancelled."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupTokens:
-    """The sampled tokens of one delivered group."""
-
-    number: int
-    trainable: int
-    """Of valid members, and with a context, so that the loss can take them in."""
-    untrainable: int
-    """Of valid members, without one: a first token."""
-    cancelled: int
-    failed: int
-
-    @classmethod
-    def of(cls, group: Group) -> GroupTokens:
-        """Count them."""
-        counts: Counter[str] = Counter()
-        for member in group.trajectories:
-            for kind, tokens in _member_tokens(member).items():
-                counts[kind] += tokens
-        return cls(group.number, counts["trainable"], counts["untrainable"], counts["cancelled"], counts["failed"])
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return self.trainable + self.untrainable + self.cancelled + self.failed
-
-    def used(self, weight: float) -> Fates:
-        """Their fates in a step that used the group."""
-        invalid = Fates(cancelled=self.cancelled, failed=self.failed)
-        if weight == 0.0:
-            return invalid + Fates(zero_variance=self.trainable + self.untrainable)
-        return invalid + Fates(trained=self.trainable, masked=self.untrainable)
-
-    def given_up(self, reason: str) -> Fates:
-        """Their fates in a group that was given up."""
-        invalid = Fates(cancelled=self.cancelled, failed=self.failed)
-        valid = self.trainable + self.untrainable
-        return invalid + (Fates(stale=valid) if reason.startswith(STALE) else Fates(failed=valid))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +30,6 @@ class _Object:
     damaged: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    """What was decided about a group: by which of its objects, and with which weight, or for which reason."""
-
-    key: str
-    weight: float | None
-    reason: str = ""
-
-
 class TokenBook:
     """Follows deliveries, accounts and decisions; gives the ledger and the frontier of the next record."""
 
@@ -86,10 +37,11 @@ class TokenBook:
         """Begin where the last committed record ended."""
         last = records[-1] if records else None
         self.frontier = last.frontier if last else Frontier()
-        self._verdicts: dict[int, _Verdict] = {}
+        self._verdicts: dict[int, GroupUse | GiveUp] = {}
+        """What was decided about each group."""
         for record in records:
             for use in record.groups:
-                self._verdicts[use.group] = _Verdict(use.key, use.weight)
+                self.use(use)
             self.give_up(record.give_ups)
         self._objects: dict[str, list[_Object]] = {}
         self._first: dict[int, str] = {}
@@ -130,14 +82,14 @@ class TokenBook:
                 self._end_others(report.account)
                 self._heartbeat(report.account)
 
-    def use(self, group: int, key: str, weight: float) -> None:
+    def use(self, use: GroupUse) -> None:
         """A step uses a group."""
-        self._verdicts[group] = _Verdict(key, weight)
+        self._verdicts[use.group] = use
 
     def give_up(self, give_ups: Iterable[GiveUp]) -> None:
         """Groups are given up."""
         for given_up in give_ups:
-            self._verdicts[given_up.group] = _Verdict(given_up.key, None, given_up.reason)
+            self._verdicts[given_up.group] = given_up
 
     # ---- what follows from it
 
@@ -176,6 +128,8 @@ class TokenBook:
             lost=sum(one.lost for one in known) + self._unreadable(),
             cancelled_by={reason: tokens for reason, tokens in sorted(cancelled.items()) if tokens},
             incarnations=known,
+            masked_by=dict(fates.masked_by),
+            stale_by=dict(fates.stale_by),
         )
 
     # ---- incarnations
@@ -235,7 +189,7 @@ class TokenBook:
             return Fates(surplus=tokens.total)
         if verdict is None:
             return Fates(ready=tokens.total)
-        return tokens.given_up(verdict.reason) if verdict.weight is None else tokens.used(verdict.weight)
+        return tokens.given_up(verdict) if isinstance(verdict, GiveUp) else tokens.used(verdict)
 
     def _settled(self, cell: str, found: _Object) -> bool:
         within = keys.sequence(found.key) < self._next.get(cell, 0)
@@ -263,11 +217,3 @@ class TokenBook:
                 said = sum(known.account.delivered for (c, _), known in self._incarnations.items() if c == cell)
                 lost += said - read
         return lost
-
-
-def _member_tokens(member: Trajectory) -> dict[str, int]:
-    sampled = member.sampled_tokens
-    if member.valid:
-        first = int(bool(member.loss_mask) and member.loss_mask[0])
-        return {"trainable": sampled - first, "untrainable": first}
-    return {"cancelled" if member.status == "cancelled" else "failed": sampled}

@@ -3,7 +3,7 @@
 
 | Step of the loop | consumes | produces | waits for | unblocked by |
 |---|---|---|---|---|
-| wait for a batch | finished groups | give-ups (HEAD) | enough groups | cells; `limits.batch_deadline_s` |
+| wait for a batch | finished groups | scores, give-ups (HEAD) | enough groups | cells; `limits.batch_deadline_s` |
 | train | the batch | new weights | all ranks | the process group's timeout |
 | publish | weights | files, manifest | the store | its patience |
 | commit | step record | HEAD | the store | its patience; a newer trainer's epoch ends this one |
@@ -32,10 +32,12 @@ from driftline.tracking.sink import Sink
 from driftline.training import checkpoints
 from driftline.training.background import BackgroundWriter
 from driftline.training.intake import Intake, ReadyBatch
+from driftline.training.members import batch_weights, stepped
 from driftline.training.protocol import PolicyTrainer, StepOutcome
 from driftline.training.publishing import PolicyPublisher
-from driftline.training.reporting import group_use, ledger_metrics, step_metrics
+from driftline.training.reporting import group_use, imbalance, ledger_metrics, step_metrics
 from driftline.training.resume import make_batch, restore
+from driftline.training.scoring import GroupScorer
 from driftline.training.signing import sign
 from driftline.training.steering import Steering, batch_divergence, change_of_cause
 from driftline.training.store_use import StoreUse
@@ -85,7 +87,14 @@ class TrainingLoop:
         self._clock = clock
         self._records = run_store.steps()
         self._intake = Intake(
-            run_store, lease, self._records, params, clock=clock, sleep=sleep, on_damage=self._tell_of_damage
+            run_store,
+            lease,
+            self._records,
+            params,
+            GroupScorer(group, params),
+            clock=clock,
+            sleep=sleep,
+            on_damage=self._tell_of_damage,
         )
         self._steering = Steering(self._records, params)
         self._store_use = StoreUse(run_store.store, self._records)
@@ -164,10 +173,11 @@ class TrainingLoop:
         """Train, publish, commit; returns the new manifest, and when the step was committed (Unix seconds)."""
         version, step = manifest.version, self._lease.head.step + 1
         train_start = self._clock()
-        uses = tuple(group_use(group, version.number) for group in ready.groups)
-        weights = {use.group: use.weight for use in uses}
+        uses = tuple(group_use(judged) for judged in ready.judged)
+        weights = batch_weights(uses, ready.groups)
         outcome = self._group.train(make_batch(ready.groups, weights, version.number, self._params))
         train_end = self._clock()
+        uses = stepped(uses, ready.groups, outcome.statistics, version.number)
         self._intake.used(uses)
         with self._store_use.publishing():
             manifest = self._publisher.publish(
@@ -190,7 +200,7 @@ class TrainingLoop:
             publish_bytes=sum(entry.bytes for entry in manifest.files),
         )
         frontier, ledger = self._intake.book.advance(), self._intake.book.ledger()
-        values |= ledger_metrics(ledger) | self._store_use.take(ready.read_s, ledger)
+        values |= ledger_metrics(ledger) | self._store_use.take(ready.read_s, ledger) | self._intake.admission(uses)
         values[metrics.DAMAGED_OBJECTS] = float(len(self._lease.head.set_aside))
         self._check_ledger(ledger, step)
         divergence = batch_divergence(ready.groups, outcome.statistics, version.number)
@@ -223,8 +233,8 @@ class TrainingLoop:
 
     def _check_ledger(self, ledger: TokenLedger, step: int) -> None:
         if ledger.imbalance:
-            log.error("%s: %s", _imbalance(ledger, step), ledger.incarnations)
-            self._emit({"event": "warning", "type": "LedgerImbalance", "message": _imbalance(ledger, step)})
+            log.error("%s: %s", imbalance(ledger, step), ledger.incarnations)
+            self._emit({"event": "warning", "type": "LedgerImbalance", "message": imbalance(ledger, step)})
 
     def _steer(self, record: StepRecord) -> tuple[StepRecord, int]:
         """Complete the record by what follows from it; returns it, and the lead of the next step, in groups."""
@@ -308,13 +318,6 @@ class TrainingLoop:
 
     def _span(self, lane: str, cause: str, start: float, end: float) -> None:
         self._writer.span(Span(lane, cause, start, end, self._lease.head.step))
-
-
-def _imbalance(ledger: TokenLedger, step: int) -> str:
-    return (
-        f"the token ledger of step {step} is out of balance by {ledger.imbalance} tokens: "
-        f"{ledger.generated} generated, {ledger.terms}"
-    )
 
 
 def _engines_ready(ready: ReadyBatch, trainer_ready: float) -> float:

@@ -78,6 +78,8 @@ class TokenObjective:
     """bool: the surrogate took the token's gradient away."""
     masked_N: Tensor
     """bool: the correction or the sequence mask did."""
+    negative_N: Tensor
+    """bool: of these, what the sequence mask did alone."""
 
 
 def choice_of(training: TrainingParameters) -> ObjectiveChoice:
@@ -121,11 +123,12 @@ def objective_around(
     """
     current, behaviour = current_N.detach().double(), tokens.behaviour_N.double()
     weights = importance_weights(proximal - behaviour, tokens.sequence_N, choice.correction)
-    masked_N = weights.masked_T
+    negative_N = torch.zeros_like(weights.masked_T)
     if choice.negative_sequence_nats is not None:
-        masked_N = masked_N | negative_sequence_mask(
+        negative_N = ~weights.masked_T & negative_sequence_mask(
             current - behaviour, tokens.advantage_N, tokens.sequence_N, choice.negative_sequence_nats
         )
+    masked_N = weights.masked_T | negative_N
     importance_N = weights.applied_T.masked_fill(masked_N, 0.0)
     surrogate_N, coefficient_N, clipped_N = _surrogate(current_N, proximal, tokens, choice)
     return TokenObjective(
@@ -134,6 +137,7 @@ def objective_around(
         applied_N=importance_N * coefficient_N.double(),
         clipped_N=clipped_N,
         masked_N=masked_N,
+        negative_N=negative_N,
     )
 
 

@@ -54,15 +54,15 @@ class PolicyTrainer(Protocol):
         """Take one optimizer step on a batch. Not idempotent.
 
         Raises:
-            LogprobsNotFinite: A log-probability is NaN or infinite; the message names the sequence.
+            LogprobsNotFinite: A log-probability is NaN or infinite; the message names the sequence. Raised on all
+                ranks, so that none waits for the others.
         """
         ...
 
     def measure(self, batch: TrainingBatch) -> StepStatistics:
         """Measure a batch under the weights as they are: forward passes alone, no step. Idempotent.
 
-        Raises:
-            LogprobsNotFinite: A log-probability is NaN or infinite; the message names the sequence.
+        A sequence with a log-probability that is NaN or infinite has a k3 that is no number; it harms no other one.
         """
         ...
 

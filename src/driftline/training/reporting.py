@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import torch
 
 from driftline.divergence.age import Age, age
-from driftline.records import Group, GroupUse, StepTimes, TokenLedger, Trajectory
+from driftline.records import GiveUp, Group, GroupUse, MemberUse, StepTimes, TokenLedger, Trajectory
 from driftline.tracking import metrics
 from driftline.tracking.summary import mean, quantile
 from driftline.training.advantages import has_signal
-from driftline.training.batch import token_lags
-from driftline.training.batching import sampled_segments
+from driftline.training.batching import DIVERGED, Judged, environment_of
+from driftline.training.members import member_uses
 from driftline.training.protocol import StepOutcome
+from driftline.training.segments import sampled_segments, token_lags
 
 
-def group_use(group: Group, version: int) -> GroupUse:
-    """How a group enters a step that trains from `version`: with weight 1, or 0 if its rewards do not differ."""
-    valid = [member for member in group.trajectories if member.valid]
+def group_use(judged: Judged) -> GroupUse:
+    """How a group enters a step: with weight 1, or 0 if its rewards do not differ; times that of each member."""
+    group, version = judged.group, judged.version
+    uses = member_uses(group, judged.admission, judged.score, version)
+    valid = [member for member, use in zip(group.trajectories, uses, strict=True) if use.counted]
     rewards = rewards_of(valid)
     lags = [lag for member in valid for lag in _sampled_lags(member, version)]
     return GroupUse(
@@ -37,6 +41,8 @@ def group_use(group: Group, version: int) -> GroupUse:
         lag_mean=mean([float(lag) for lag in lags]) or 0.0,
         lag_max=max(lags, default=0),
         sampled_tokens=sum(member.sampled_tokens for member in valid),
+        uses=uses,
+        environment=environment_of(group),
     )
 
 
@@ -94,7 +100,48 @@ def ledger_metrics(ledger: TokenLedger) -> dict[str, float]:
     """The token ledger, by the names of the table."""
     terms = {metrics.LEDGER[name]: float(tokens) for name, tokens in ledger.terms.items()}
     generated = {metrics.LEDGER["generated"]: float(ledger.generated)}
-    return generated | terms | {metrics.LEDGER_IMBALANCE: float(ledger.imbalance)}
+    masked = {metrics.LEDGER_MASKED[what]: float(tokens) for what, tokens in ledger.masked_by.items()}
+    stale = {metrics.LEDGER_STALE[reason]: float(tokens) for reason, tokens in ledger.stale_by.items()}
+    return generated | terms | masked | stale | {metrics.LEDGER_IMBALANCE: float(ledger.imbalance)}
+
+
+def admission_metrics(
+    uses: Sequence[GroupUse], give_ups: Sequence[GiveUp], *, forward_s: float, judging_s: float
+) -> dict[str, float]:
+    """What admission made of the batch and of the groups given up beside it, by the names of the table.
+
+    Args:
+        uses: How each group entered the step.
+        give_ups: Groups given up since the previous step.
+        forward_s: Seconds of forward passes that scored groups since the previous step.
+        judging_s: Seconds of everything else that admission did.
+    """
+    batch = [member for use in uses for member in use.uses if member.counted]
+    seen = [*batch, *(member for give_up in give_ups for member in give_up.uses if member.counted)]
+    gone = [member for member in seen if member.weight == 0.0]
+    lowered = [member for member in batch if member.verdict == "down_weight"]
+    dropped = Counter(member.reason for member in seen if member.verdict == "drop")
+    return {
+        metrics.ADMISSION_DROPPED_SHARE: _tokens(gone) / max(1, _tokens(seen)),
+        metrics.ADMISSION_DOWN_WEIGHTED_SHARE: _tokens(lowered) / max(1, _tokens(batch)),
+        metrics.ADMISSION_WEIGHT_MEAN: mean([member.weight for member in batch]) or 0.0,
+        **{name: float(dropped[reason]) for reason, name in metrics.ADMISSION_DROPPED.items()},
+        metrics.GROUPS_DIVERGED: float(sum(give_up.reason.startswith(DIVERGED) for give_up in give_ups)),
+        metrics.ADMISSION_SCORE_SECONDS: forward_s,
+        metrics.ADMISSION_SECONDS: judging_s,
+    }
+
+
+def _tokens(members: Sequence[MemberUse]) -> int:
+    return sum(member.sampled_tokens for member in members)
+
+
+def imbalance(ledger: TokenLedger, step: int) -> str:
+    """What is wrong with a ledger that does not balance."""
+    return (
+        f"the token ledger of step {step} is out of balance by {ledger.imbalance} tokens: "
+        f"{ledger.generated} generated, {ledger.terms}"
+    )
 
 
 def _episode_metrics(valid: Sequence[Trajectory], uses: Sequence[GroupUse]) -> dict[str, float]:

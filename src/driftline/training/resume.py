@@ -21,7 +21,8 @@ from driftline.records import FileEntry, Group, Head, StepRecord, WeightsManifes
 from driftline.store.run_store import RunStore
 from driftline.store.trajectories import decode_groups
 from driftline.training import checkpoints, signing
-from driftline.training.batch import TrainingBatch, assemble
+from driftline.training.batch import MemberWeights, TrainingBatch, assemble
+from driftline.training.members import batch_weights
 from driftline.training.protocol import PolicyTrainer
 from driftline.weights.assemble import assemble as assemble_weights
 from driftline.weights.tensors import DTYPES, host_tensor, tensor_digest
@@ -88,7 +89,7 @@ def restore(
 
 
 def make_batch(
-    groups: Sequence[Group], weights: Mapping[int, float], version: int, params: RunParameters
+    groups: Sequence[Group], weights: Mapping[int, MemberWeights], version: int, params: RunParameters
 ) -> TrainingBatch:
     """The batch of some groups under the run's parameters."""
     return assemble(
@@ -102,14 +103,16 @@ def make_batch(
 
 
 def batch_of_record(run_store: RunStore, record: StepRecord, params: RunParameters) -> TrainingBatch:
-    """The batch that a committed step consumed, read again from the trajectories it names."""
+    """The batch that a committed step consumed, read again from the trajectories it names.
+
+    Its weights are the record's: nothing is admitted anew.
+    """
     found: dict[tuple[str, int], Group] = {}
     for key in dict.fromkeys(use.key for use in record.groups):
         body = run_store.store.get(key).body
         found |= {(key, group.number): group for group in decode_groups(body, run=run_store.run, key=key)}
     groups = [found[use.key, use.group] for use in record.groups]
-    weights = {use.group: use.weight for use in record.groups}
-    return make_batch(groups, weights, record.version_in.number, params)
+    return make_batch(groups, batch_weights(record.groups, groups), record.version_in.number, params)
 
 
 def weight_digests(group: PolicyTrainer, manifest: WeightsManifest) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,7 +11,9 @@ from torch import Tensor
 from driftline.divergence.estimators import SUMS, DivergenceSummary, ratio, summarise, token_terms
 
 _SCALARS = 8
-_MAXIMA = 4
+_MAXIMA = 5
+_COUNTS = 3
+"""Counts of each sequence: tokens trained on, masked by the correction, masked by the sequence mask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,12 @@ class StepStatistics:
     """Tokens with an advantage that the correction or the sequence mask took out."""
     masked_by_sequence: tuple[int, ...] = ()
     """The masked tokens, sequence by sequence."""
+    negative_by_sequence: tuple[int, ...] = ()
+    """Of these, what the mask of negative sequences took out alone."""
+    trained_by_sequence: tuple[int, ...] = ()
+    """Tokens that nothing masked, sequence by sequence, whether or not they have an advantage."""
+    by_sequence_and_lag: tuple[Mapping[int, DivergenceSummary], ...] = ()
+    """Of each sequence, by the lags that occur in it."""
     clipped_tokens: int = 0
     """Tokens with an advantage, not masked, whose gradient the surrogate took away."""
 
@@ -54,8 +62,9 @@ class StatisticsAccumulator:
             sequences: Sequences of the batch, over all micro-batches and ranks.
             lags: How many lags are told apart, from 0 on; the last takes all beyond it.
         """
-        self._sequences, self._lags = sequences, lags
-        self.sums = torch.zeros((lags + sequences) * SUMS + sequences + _SCALARS, dtype=torch.float64)
+        self._sequences, self._lags = max(1, sequences), lags
+        rows = self._sequences
+        self.sums = torch.zeros(rows * (lags * SUMS + _COUNTS) + _SCALARS, dtype=torch.float64)
         self.maxima = torch.zeros(_MAXIMA, dtype=torch.float64)
 
     def add(
@@ -69,6 +78,7 @@ class StatisticsAccumulator:
         advantage_N: Tensor,
         lag_N: Tensor,
         masked_N: Tensor | None = None,
+        negative_N: Tensor | None = None,
         sequence_N: Tensor | None = None,
     ) -> None:
         """Add the sampled tokens of one micro-batch.
@@ -81,20 +91,22 @@ class StatisticsAccumulator:
             clipped_N: Whether the loss clipped the token's ratio.
             advantage_N: The token's advantage.
             lag_N: The token's lag in versions.
-            masked_N: Whether a correction masked the token; None masks none.
-            sequence_N: The token's sequence in the batch; None where sequences are not told apart.
+            masked_N: Whether a correction or the sequence mask took the token out; None masks none.
+            negative_N: Whether it was the sequence mask alone; None where it was not.
+            sequence_N: The token's sequence in the batch; None counts all to the first.
         """
         log_ratio = log_ratio_N.detach().double().cpu()
         applied = applied_N.detach().double().cpu()
         terms = token_terms(log_ratio)
         lag = lag_N.cpu()
-        self._rows(0, self._lags).index_add_(0, lag.clamp(max=self._lags - 1), terms)
+        sequence = torch.zeros_like(lag) if sequence_N is None else sequence_N.cpu()
+        self._table().index_add_(0, sequence * self._lags + lag.clamp(max=self._lags - 1), terms)
         raw = ratio(log_ratio)
         taught = advantage_N.cpu() != 0
         masked = torch.zeros_like(taught) if masked_N is None else masked_N.cpu() & taught
-        if sequence_N is not None:
-            self._rows(self._lags, self._sequences).index_add_(0, sequence_N.cpu(), terms)
-            self._masked().index_add_(0, sequence_N.cpu(), masked.double())
+        negative = torch.zeros_like(taught) if negative_N is None else negative_N.cpu() & masked
+        counts = torch.stack([~masked, masked & ~negative, negative], -1).double()
+        self._counts().index_add_(0, sequence, counts)
         scalars = [
             loss.detach().double().cpu(),
             entropy_N.double().sum().cpu(),
@@ -106,16 +118,26 @@ class StatisticsAccumulator:
             (clipped_N.cpu() & taught & ~masked).double().sum(),
         ]
         self.sums[-_SCALARS:] += torch.stack(scalars)
-        maxima = torch.stack([_max(raw), _max(applied), _max(log_ratio.abs()), _max(log_ratio[lag == 0].abs())])
+        bad = sequence[~torch.isfinite(log_ratio)] + 1.0
+        floor = log_ratio[lag == 0].abs()
+        maxima = torch.stack([_max(raw), _max(applied), _max(log_ratio.abs()), _max(floor), _max(bad)])
         self.maxima = torch.maximum(self.maxima, maxima)
+
+    @property
+    def not_finite(self) -> int | None:
+        """A sequence with a ratio that is no number, on any rank once reduced; None where there is none."""
+        found = int(self.maxima[-1])
+        return found - 1 if found else None
 
     def read(self) -> StepStatistics:
         """The statistics of what was added (and reduced)."""
-        by_lag = self._rows(0, self._lags)
+        table = self._table().view(self._sequences, self._lags, SUMS)
+        by_lag, by_sequence = table.sum(0), table.sum(1)
         divergence = summarise(by_lag.sum(0))
+        trained_by, corrected_by, negative_by = (column.long().tolist() for column in self._counts().unbind(-1))
         tokens = max(1, divergence.tokens)
         loss, entropy, applied, truncated, clipped, advantage, masked, cut = (float(x) for x in self.sums[-_SCALARS:])
-        raw_max, applied_max, difference_max, floor_max = (float(x) for x in self.maxima)
+        raw_max, applied_max, difference_max, floor_max, _ = (float(x) for x in self.maxima)
         return StepStatistics(
             loss=loss,
             entropy_nats=entropy / tokens,
@@ -129,20 +151,29 @@ class StatisticsAccumulator:
             advantage_abs_mean=advantage / tokens,
             difference_max_nats=difference_max,
             floor_difference_max_nats=floor_max,
-            by_lag={lag: found for lag, row in enumerate(by_lag) if (found := summarise(row)).tokens},
-            by_sequence=tuple(summarise(row) for row in self._rows(self._lags, self._sequences)),
+            by_lag=_present(by_lag.tolist()),
+            by_sequence=tuple(summarise(row) for row in by_sequence.tolist()),
             masked_tokens=round(masked),
-            masked_by_sequence=tuple(round(float(count)) for count in self._masked()),
+            masked_by_sequence=tuple(a + b for a, b in zip(corrected_by, negative_by, strict=True)),
+            negative_by_sequence=tuple(negative_by),
+            trained_by_sequence=tuple(trained_by),
+            by_sequence_and_lag=tuple(_present(rows) for rows in table.tolist()),
             clipped_tokens=round(cut),
         )
 
-    def _masked(self) -> Tensor:
-        """Masked tokens of each sequence, as a view."""
-        return self.sums[-_SCALARS - self._sequences : -_SCALARS]
+    def _table(self) -> Tensor:
+        """Sums of each sequence and lag, `[sequences * lags, SUMS]`, as a view."""
+        rows = self._sequences * self._lags
+        return self.sums[: rows * SUMS].view(rows, SUMS)
 
-    def _rows(self, first: int, count: int) -> Tensor:
-        """Sums of some lags or sequences, `[count, SUMS]`, as a view."""
-        return self.sums[first * SUMS : (first + count) * SUMS].view(count, SUMS)
+    def _counts(self) -> Tensor:
+        """Counts of each sequence, `[sequences, _COUNTS]`, as a view."""
+        return self.sums[-_SCALARS - self._sequences * _COUNTS : -_SCALARS].view(self._sequences, _COUNTS)
+
+
+def _present(rows: Sequence[Sequence[float]]) -> dict[int, DivergenceSummary]:
+    """The rows that hold tokens, by their index."""
+    return {index: summarise(row) for index, row in enumerate(rows) if row[0]}
 
 
 def _max(values: Tensor) -> Tensor:

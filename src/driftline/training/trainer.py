@@ -21,7 +21,7 @@ import deepspeed
 import torch
 from torch import Tensor
 
-from driftline.divergence.trajectories import require_finite_sequences
+from driftline.errors import LogprobsNotFinite
 from driftline.params import RunParameters
 from driftline.training.batch import TrainingBatch
 from driftline.training.model import TokenScorer, add_adapters, open_model, pad
@@ -85,7 +85,11 @@ class Trainer:
         """Whether the last step changed the weights before rounding, on any rank; None where nothing is rounded."""
 
     def train(self, batch: TrainingBatch) -> StepOutcome:
-        """Take one optimizer step on a batch."""
+        """Take one optimizer step on a batch.
+
+        Raises:
+            LogprobsNotFinite: On every rank, before the weights are touched.
+        """
         lengths = batch.lengths_N.tolist()
         taught = self._plans((batch.advantages_N != 0).nonzero().flatten().tolist(), lengths)
         scored = self._plans((batch.advantages_N == 0).nonzero().flatten().tolist(), lengths)
@@ -100,10 +104,11 @@ class Trainer:
             loss = self._micro_batch(views, plan, statistics)
             # DeepSpeed averages gradients over ranks; the loss's denominators are global already.
             self.engine.backward(loss * self.ranks)
+        self._reduce(statistics)
+        _require_finite(statistics)
         with self.full_precision():
             gradient_norm = self._step()
         self.moved = self._any_rank(self._rounded.moved) if self._rounded else None
-        self._reduce(statistics)
         padded = sum(padded_tokens(plan, lengths) for plan in [*taught, *scored])
         return StepOutcome(
             statistics=statistics.read(),
@@ -115,7 +120,10 @@ class Trainer:
         )
 
     def measure(self, batch: TrainingBatch) -> StepStatistics:
-        """Measure a batch under the weights as they are, without a step."""
+        """Measure a batch under the weights as they are, without a step.
+
+        A sequence whose log-probabilities are no numbers has figures that are none; the others are as they are.
+        """
         lengths = batch.lengths_N.tolist()
         plans = share(self._plans(list(range(batch.sequences)), lengths), lengths, self.ranks)[self.rank]
         statistics, views = self._statistics(batch), _SequenceViews(batch)
@@ -168,7 +176,6 @@ class Trainer:
         self, tokens: _Tokens, current_N: Tensor, entropy_N: Tensor, statistics: StatisticsAccumulator
     ) -> Tensor:
         sampled = tokens.sampled
-        require_finite_sequences(sampled.behaviour_N, current_N.detach(), sampled.sequence_N)
         found = token_objective(current_N, sampled, self._objective)
         loss = -(tokens.weight_N * found.objective_N).sum()
         statistics.add(
@@ -178,6 +185,7 @@ class Trainer:
             applied_N=found.applied_N,
             clipped_N=found.clipped_N,
             masked_N=found.masked_N,
+            negative_N=found.negative_N,
             advantage_N=sampled.advantage_N,
             lag_N=sampled.lag_N,
             sequence_N=sampled.sequence_N,
@@ -191,7 +199,8 @@ class Trainer:
         return self.engine(ids_BT.to(device), rows_N.to(device), columns_N.to(device), temperature)
 
     def _statistics(self, batch: TrainingBatch) -> StatisticsAccumulator:
-        return StatisticsAccumulator(batch.sequences, lags=self.params.overlap.max_lag_versions + 1)
+        # One more than may be trained on, which members that admission drops for their age can have.
+        return StatisticsAccumulator(batch.sequences, lags=self.params.overlap.max_lag_versions + 2)
 
     def _any_rank(self, flag: bool) -> bool:
         if self.ranks == 1:
@@ -207,6 +216,15 @@ class Trainer:
             torch.distributed.all_reduce(sums)
             torch.distributed.all_reduce(maxima, op=torch.distributed.ReduceOp.MAX)
             statistics.sums, statistics.maxima = sums.cpu(), maxima.cpu()
+
+
+def _require_finite(statistics: StatisticsAccumulator) -> None:
+    if statistics.not_finite is not None:
+        raise LogprobsNotFinite(
+            f"sequence {statistics.not_finite} of the batch has a log-probability under the current policy that is "
+            "no number: look for overflow in the model's forward pass; with a limit in the section admission such a "
+            "trajectory is dropped before it is trained on"
+        )
 
 
 @dataclass(frozen=True, slots=True)

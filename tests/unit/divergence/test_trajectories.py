@@ -16,7 +16,6 @@ from driftline.divergence.trajectories import (
     measure,
     measure_all,
     of_all,
-    require_finite_sequences,
 )
 from driftline.errors import DriftlineError, LogprobsNotFinite
 
@@ -80,13 +79,6 @@ def test_the_error_is_typed_and_travels():
     assert isinstance(error, DriftlineError)
     assert isinstance(error, ValueError)
     assert pickle.loads(pickle.dumps(error)).args == error.args
-
-
-def test_a_batch_names_the_sequence():
-    values = f64(-1.0, -1.0, -1.0)
-    require_finite_sequences(values, values, torch.tensor([3, 3, 7]))
-    with pytest.raises(LogprobsNotFinite, match="sequence 7 of the batch: the current policy"):
-        require_finite_sequences(values, f64(-1.0, -1.0, math.nan), torch.tensor([3, 3, 7]))
 
 
 def test_log_ratios_are_clamped_before_they_are_exponentiated_and_only_there():

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from driftline.records import Group
-from driftline.training.batch import TrainingBatch, assemble, token_lags
+from driftline.training.batch import TrainingBatch, assemble, weights_of_valid
+from driftline.training.segments import token_lags
 from tests.support.training import group, trajectory
 
 
 def assembled(groups: list[Group], *, version: int = 0, aggregation: str = "token_mean") -> TrainingBatch:
-    weights = {g.number: 1.0 for g in groups}
+    weights = {g.number: weights_of_valid(g) for g in groups}
     return assemble(groups, weights, version=version, advantage="dr_grpo", aggregation=aggregation, constant=8.0)
 
 
@@ -39,17 +42,35 @@ def test_an_infrastructure_failure_is_in_no_statistic():
 
 def test_a_group_of_weight_zero_stays_in_the_denominator():
     groups = [group(0, [1.0, 1.0]), group(1, [1.0, 0.0])]
-    batch = assemble(groups, {0: 0.0, 1: 1.0}, version=0, advantage="grpo", aggregation="sequence_mean", constant=1.0)
+    weights = {0: (0.0, 0.0), 1: (1.0, 1.0)}
+    batch = assemble(groups, weights, version=0, advantage="grpo", aggregation="sequence_mean", constant=1.0)
     assert batch.advantages_N.tolist()[:2] == [0.0, 0.0]
     assert batch.advantages_N.tolist()[2] > 0
     assert batch.weights_N.tolist() == pytest.approx([1 / 8] * 4)
 
 
-def test_a_group_weight_scales_its_advantages():
-    batch = assemble(
-        [group(0, [1.0, 0.0])], {0: 0.25}, version=0, advantage="dr_grpo", aggregation="token_mean", constant=1.0
-    )
-    assert batch.advantages_N.tolist() == [0.125, -0.125]
+def test_a_weight_scales_the_advantage_of_its_member_alone():
+    """The baseline is that of all four members, whatever becomes of them."""
+    groups, weights = [group(0, [1.0, 0.0, 1.0, 0.0])], {0: (0.25, 1.0, 0.0, 1.0)}
+    batch = assemble(groups, weights, version=0, advantage="dr_grpo", aggregation="token_mean", constant=1.0)
+    assert batch.advantages_N.tolist() == [0.125, -0.5, 0.0, -0.5]
+    assert batch.weights_N.tolist() == pytest.approx([1 / 8] * 4), "a dropped member keeps its place"
+
+
+def test_a_member_without_a_weight_is_in_no_statistic():
+    groups, weights = [group(0, [1.0, 0.0, 0.0])], {0: (1.0, 1.0, None)}
+    batch = assemble(groups, weights, version=0, advantage="dr_grpo", aggregation="token_mean", constant=1.0)
+    assert batch.sequences == 2
+    assert batch.advantages_N.tolist() == [0.5, -0.5]
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.inf, math.inf])
+def test_a_member_whose_log_probabilities_are_no_numbers_is_invalid(bad: float):
+    """A number that is none fails its own trajectory, never its group."""
+    members = (*group(0, [1.0, 0.0]).trajectories, trajectory(0, 2, logprobs=(0.0, bad, 0.0, -0.5)))
+    batch = assembled([Group(0, "t", "v1", members)])
+    assert batch.advantages_N.tolist() == [0.5, -0.5]
+    assert torch.isfinite(batch.behaviour_S).all()
 
 
 def test_a_sampled_first_token_has_no_context_and_is_left_out():

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from driftline.divergence.admission import AdmissionPolicy
+from driftline.measured import NOTHING
 from driftline.records import Group
-from driftline.training.batching import BatchRule, Decision, decide, sampled_segments
+from driftline.training.batching import BatchRule, Decision, Judged, decide, judge
+from driftline.training.members import GroupScore, MemberScore
+from driftline.training.segments import sampled_segments
 from tests.support.training import group, trajectory
 
-RULE = BatchRule(groups_per_step=2, max_lag_versions=2, failed_groups=2)
+RULE = BatchRule(groups_per_step=2, policy=AdmissionPolicy(max_lag_versions=2), failed_groups=2)
+NEAR = AdmissionPolicy(2, down_weight_k3_nats=0.1, drop_k3_nats=1.0, drop_ess_fraction=0.1)
 
 
 def decided(finished: list[Group], *, version: int = 0, failed_before: int = 0) -> Decision:
-    return decide(finished, version=version, failed_before=failed_before, rule=RULE)
+    judged = [judge(one, None, version=version, policy=RULE.policy) for one in finished]
+    return decide(judged, failed_before=failed_before, rule=RULE)
 
 
-def numbers(groups: tuple[Group, ...]) -> list[int]:
-    return [g.number for g in groups]
+def numbers(found: tuple[Judged, ...]) -> list[int]:
+    return [judged.group.number for judged in found]
+
+
+def score(*k3s: float, ess: float = 1.0) -> GroupScore:
+    return tuple(MemberScore(replace(NOTHING, tokens=2, k3=k3, ess_fraction=ess)) for k3 in k3s)
 
 
 def test_the_lowest_numbered_finished_groups_make_the_batch():
@@ -51,7 +63,8 @@ def test_a_group_whose_oldest_token_is_beyond_the_limit_is_given_up(version: int
     found = decided([group(0, [1, 0], version=0)], version=version)
     assert (found.give_ups == ()) == kept
     if not kept:
-        assert found.give_ups[0].reason == "stale: its oldest token is 3 versions old, limit 2"
+        reason = "stale: 2 of 2 members are too old, by up to 3 versions, limit overlap.max_lag_versions 2"
+        assert found.give_ups[0].reason == reason
 
 
 def test_only_segments_with_sampled_tokens_age_a_group():
@@ -80,3 +93,55 @@ def test_failed_groups_are_bounded():
 def test_stale_groups_do_not_count_as_failed():
     stale = [group(n, [1, 0], version=0) for n in range(5)]
     assert decided(stale, version=9).exhausted is None
+
+
+def test_age_drops_members_and_a_group_only_where_fewer_than_two_are_left():
+    young = [trajectory(0, member, segments=((0, 5),)) for member in (0, 1)]
+    old = [trajectory(0, member, segments=((0, 2), (3, 5))) for member in (2, 3)]
+    kept = judge(Group(0, "t", "v1", (*young, *old)), None, version=5, policy=RULE.policy)
+    assert kept.reason is None
+    assert [(one.verdict, one.reason) for one in kept.admission.members] == [("keep", "")] * 2 + [("drop", "age")] * 2
+    gone = judge(Group(0, "t", "v1", (young[0], *old)), None, version=5, policy=RULE.policy)
+    assert gone.reason is not None
+    assert gone.reason.startswith("stale: 2 of 3 members are too old, by up to 3 versions")
+    assert [use.weight for use in gone.give_up().uses] == [0.0] * 3
+
+
+def test_a_group_is_not_trained_on_before_it_was_scored():
+    rule = BatchRule(2, NEAR, 2)
+    judged = [judge(group(n, [1, 0]), None, version=0, policy=NEAR) for n in (4, 1, 2)]
+    waiting = decide(judged, failed_before=0, rule=rule)
+    assert waiting.batch == ()
+    assert [one.number for one in waiting.to_score] == [1, 2, 4]
+    scored = [judge(group(n, [1, 0]), score(0.0, 0.0), version=0, policy=NEAR) for n in (1, 2)]
+    found = decide([judged[0], *scored], failed_before=0, rule=rule)
+    assert numbers(found.batch) == [1, 2], "a batch does not wait for the scores of others"
+    assert [one.number for one in found.to_score] == [4]
+
+
+def test_a_group_too_far_from_the_weights_is_given_up_with_the_figures():
+    judged = judge(group(0, [1, 0, 1]), score(0.01, 3.5, 2.0), version=0, policy=NEAR)
+    assert judged.reason == (
+        "divergence: 1 of 3 members admitted; dropped 2 x k3 (largest 3.5 nats a token, limit 1.0)"
+    )
+    give_up = judged.give_up()
+    assert (give_up.group, give_up.task_id, give_up.environment) == (0, "task-0", "pointer_chase/v1")
+    assert [(use.verdict, use.reason, use.weight) for use in give_up.uses] == [
+        ("keep", "", 0.0),
+        ("drop", "k3", 0.0),
+        ("drop", "k3", 0.0),
+    ]
+    few = judge(group(0, [1, 0]), score(0.0, 0.0, ess=0.05), version=0, policy=NEAR)
+    assert few.reason == "divergence: 0 of 2 members admitted; dropped 2 x ess (smallest 0.05, limit 0.1)"
+
+
+def test_one_far_member_is_dropped_and_a_less_far_one_weighs_less():
+    judged = judge(group(0, [1, 0, 1, 0]), score(0.0, 0.2, 5.0, 0.0), version=0, policy=NEAR)
+    assert judged.reason is None
+    assert judged.admission.weights == (1.0, 0.5, 0.0, 1.0)
+
+
+def test_a_score_that_is_no_number_drops_its_member():
+    judged = judge(group(0, [1, 0, 1]), score(0.0, float("nan"), 0.0), version=0, policy=NEAR)
+    assert judged.reason is None
+    assert [one.reason for one in judged.admission.members] == ["", "not_finite", ""]

@@ -25,7 +25,7 @@ from driftline.tracking.sink import NullSink
 from driftline.training.batch import TrainingBatch
 from driftline.training.loop import TrainingLoop
 from driftline.training.protocol import StepOutcome
-from tests.support.training import FakeGroup, GroupStream, group, new_run, outcome, parameters
+from tests.support.training import FakeGroup, GroupStream, by_sequence, group, new_run, outcome, parameters
 
 
 class Recorder(MemoryStore):
@@ -347,10 +347,10 @@ def test_a_failure_is_written_into_head():
 def test_a_newer_trainer_stops_this_one_and_keeps_its_head():
     bench = Bench(sync(), eager_cell)
 
-    def train_then_lose(batch: object) -> Any:
+    def train_then_lose(batch: TrainingBatch) -> Any:
         bench.run_store.take_epoch()
         bench.group.weight = bench.group.weight + 1
-        return outcome()
+        return by_sequence(outcome(), batch)
 
     bench.group.train = train_then_lose  # type: ignore[method-assign]
     loop = bench.loop()
@@ -372,7 +372,7 @@ def test_a_trainer_that_waits_notices_that_it_was_replaced():
 def test_weights_that_do_not_change_are_refused():
     """verl#7495: frozen weights sent again and again."""
     bench = Bench(sync(), eager_cell)
-    bench.group.train = lambda batch: outcome()  # type: ignore[method-assign]
+    bench.group.train = lambda batch: by_sequence(outcome(), batch)  # type: ignore[method-assign]
     with pytest.raises(PublishRefused, match="bit-identical"):
         bench.loop().run()
 
@@ -380,13 +380,13 @@ def test_weights_that_do_not_change_are_refused():
 def test_weights_may_stay_at_a_learning_rate_of_zero():
     """open-instruct#1473: the null update."""
     bench = Bench(sync(training={"steps": 1, "learning_rate": 0.0}), eager_cell)
-    bench.group.train = lambda batch: outcome()  # type: ignore[method-assign]
+    bench.group.train = lambda batch: by_sequence(outcome(), batch)  # type: ignore[method-assign]
     assert bench.loop().run().step == 1
 
 
 def test_weights_may_stay_when_the_batch_teaches_nothing():
     bench = Bench(sync(training={"steps": 1}), eager_cell)
-    bench.group.train = lambda batch: outcome(trained_sequences=0)  # type: ignore[method-assign]
+    bench.group.train = lambda batch: by_sequence(outcome(trained_sequences=0), batch)  # type: ignore[method-assign]
     assert bench.loop().run().step == 1
 
 

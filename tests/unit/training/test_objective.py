@@ -15,6 +15,7 @@ from torch import Tensor
 from driftline.divergence.corrections import Correction
 from driftline.params import RunParameters, TrainingParameters
 from driftline.training.objective import ObjectiveChoice, SampledTokens, choice_of, token_objective
+from tests.support.training import OPEN
 
 NONE = Correction("none")
 CHOICES = {
@@ -126,4 +127,7 @@ def test_truncated_sampling_is_refused_with_anything_that_reads_the_ratio(traini
     """trl#6789: with top-p the ratio is the kept mass even for identical weights."""
     with pytest.raises(ValidationError, match=r"rollout\.top_p"):
         RunParameters.model_validate({"rollout": {"top_p": 0.9}, "training": training})
-    RunParameters.model_validate({"rollout": {"top_p": 0.9}, "training": {"importance": "none"}})
+    only_importance = {"rollout": {"top_p": 0.9}, "training": {"importance": "none"}}
+    with pytest.raises(ValidationError, match="limits of the section admission"):
+        RunParameters.model_validate(only_importance)
+    RunParameters.model_validate({**only_importance, "admission": OPEN})

@@ -1,0 +1,188 @@
+"""Members of a group on their way into a step. Pure.
+
+    as read ─▶ scored (`MemberScore`) ─▶ candidates of admission ─▶ weights of the batch ─▶ uses on record
+
+Who counts is decided once, by admission: a member without a reward of its own, or with a log-probability that is no
+number, is in no statistic and in no batch. Everybody else is in the group's baseline, whatever their weight. A batch
+is built from recorded uses alone, so a step that is run again has the weights it had.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from driftline.divergence.admission import AdmissionPolicy, Candidate, GroupAdmission
+from driftline.measured import NOTHING, DivergenceSummary
+from driftline.params import RunParameters
+from driftline.records import Group, GroupUse, MemberUse, SegmentUse, Trajectory
+from driftline.training.batch import MemberWeights
+from driftline.training.segments import oldest_version, sampled_segments
+from driftline.training.statistics import StepStatistics
+
+CORRECTION, NEGATIVE_SEQUENCE = "correction", "negative sequence"
+"""What masks tokens of a trained member."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberScore:
+    """How far a member's tokens are from the policy that scored them."""
+
+    divergence: DivergenceSummary
+    by_lag: Mapping[int, DivergenceSummary] = field(default_factory=dict[int, DivergenceSummary])
+
+    @property
+    def finite(self) -> bool:
+        """Whether every log-probability is a number."""
+        return math.isfinite(self.divergence.k3)
+
+
+GroupScore = Sequence[MemberScore | None]
+"""Of each member in order; None for those that cannot be scored, being in no statistic."""
+
+
+def policy_of(params: RunParameters) -> AdmissionPolicy:
+    """The admission policy that the parameters name."""
+    limits = params.admission
+    return AdmissionPolicy(
+        params.overlap.max_lag_versions,
+        limits.down_weight_k3_nats,
+        limits.drop_k3_nats,
+        limits.down_weight_ess_fraction,
+        limits.drop_ess_fraction,
+    )
+
+
+def candidates(group: Group, score: GroupScore | None, version: int) -> list[Candidate]:
+    """The members as admission sees them; without a score, only what is known without one speaks against them.
+
+    Args:
+        group: A finished group.
+        score: Its score under `version`.
+        version: Number of the version that the next step trains from.
+    """
+    return [
+        Candidate(
+            valid=member.ended_by_itself,
+            lag_max=max(0, version - oldest_version(member, version)),
+            divergence=_divergence(member, score[index] if score else None),
+            sampled_tokens=member.sampled_tokens,
+        )
+        for index, member in enumerate(group.trajectories)
+    ]
+
+
+def member_uses(
+    group: Group, admission: GroupAdmission, score: GroupScore | None, version: int
+) -> tuple[MemberUse, ...]:
+    """What a record says of each member before a step has looked at it.
+
+    Args:
+        group: The group.
+        admission: What became of its members.
+        score: Its score, if it was scored.
+        version: Number of the version scored by.
+    """
+    weighed = zip(group.trajectories, admission.members, admission.weights, strict=True)
+    return tuple(
+        MemberUse(
+            member=member.member,
+            cell=member.cell,
+            verdict=found.verdict,
+            reason=found.reason,
+            weight=weight,
+            sampled_tokens=member.sampled_tokens,
+            masked_tokens=0,
+            seconds=member.finished_unix - member.started_unix,
+            segments=_segments(member, score[index] if score else None, version),
+            turns=member.turns,
+        )
+        for index, (member, found, weight) in enumerate(weighed)
+    )
+
+
+def batch_weights(uses: Sequence[GroupUse], groups: Sequence[Group]) -> dict[int, MemberWeights]:
+    """Group number -> weights of its members, as the uses have them.
+
+    Args:
+        uses: How groups enter a step.
+        groups: The same groups, in the same order.
+    """
+    return {use.group: _weights(use, group) for use, group in zip(uses, groups, strict=True)}
+
+
+def stepped(
+    uses: Sequence[GroupUse], groups: Sequence[Group], found: StepStatistics, version: int
+) -> tuple[GroupUse, ...]:
+    """The uses with what the step has measured of them.
+
+    Args:
+        uses: As they were before the step.
+        groups: The same groups, in the same order.
+        found: What the step measured of the batch.
+        version: Number of the version trained from.
+    """
+    sequences, made = iter(range(len(found.by_sequence))), list[GroupUse]()
+    for use, group in zip(uses, groups, strict=True):
+        members = tuple(
+            _stepped(one, member, found, next(sequences), version) if one.counted else one
+            for one, member in zip(use.uses, group.trajectories, strict=True)
+        )
+        made.append(replace(use, uses=members))
+    assert next(sequences, None) is None, "the batch is made of the uses' counted members"
+    return tuple(made)
+
+
+def group_score(group: Group, found: StepStatistics, sequences: Sequence[int | None]) -> GroupScore:
+    """The score of a group, from the statistics of a batch.
+
+    Args:
+        group: The group.
+        found: What was measured of the batch.
+        sequences: The place of each member in the batch; None for those that are not in it.
+    """
+    return tuple(
+        None if place is None else MemberScore(found.by_sequence[place], found.by_sequence_and_lag[place])
+        for _, place in zip(group.trajectories, sequences, strict=True)
+    )
+
+
+def _divergence(member: Trajectory, score: MemberScore | None) -> DivergenceSummary | None:
+    if not member.finite or (score is not None and not score.finite):
+        return None
+    return NOTHING if score is None else score.divergence
+
+
+def _weights(use: GroupUse, group: Group) -> MemberWeights:
+    if not use.uses:
+        return tuple(use.weight if member.valid else None for member in group.trajectories)
+    return tuple(use.weight * member.weight if member.counted else None for member in use.uses)
+
+
+def _stepped(use: MemberUse, member: Trajectory, found: StepStatistics, sequence: int, version: int) -> MemberUse:
+    masked, negative = found.masked_by_sequence[sequence], found.negative_by_sequence[sequence]
+    masked_by = {CORRECTION: masked - negative, NEGATIVE_SEQUENCE: negative}
+    score = MemberScore(found.by_sequence[sequence], found.by_sequence_and_lag[sequence])
+    return replace(
+        use,
+        masked_tokens=masked,
+        masked_by={name: tokens for name, tokens in masked_by.items() if tokens},
+        trained_tokens=found.trained_by_sequence[sequence] if use.weight else 0,
+        segments=_segments(member, score, version),
+    )
+
+
+def _segments(member: Trajectory, score: MemberScore | None, version: int) -> tuple[SegmentUse, ...]:
+    """What each version sampled; a lag beyond all that are told apart is that of the oldest version."""
+    if score is None or not score.finite or not score.by_lag:
+        return ()
+    furthest = max(score.by_lag)
+    # A first token is in no score.
+    scored = reversed(sampled_segments(member, begin=1))
+    made = {min(furthest, max(0, version - segment.version)): segment for segment in scored}
+    return tuple(
+        SegmentUse(segment.start, segment.version, one.tokens, one.k1, one.k3, one.ess_fraction)
+        for lag, segment in sorted(made.items(), reverse=True)
+        if (one := score.by_lag.get(lag)) is not None
+    )

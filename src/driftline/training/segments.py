@@ -1,0 +1,32 @@
+"""Which policy version sampled which tokens of a trajectory. Pure."""
+
+from __future__ import annotations
+
+from driftline.records import Segment, Trajectory
+
+
+def segment_spans(member: Trajectory) -> list[tuple[Segment, int]]:
+    """The segments of a trajectory, each with the index at which it ends."""
+    ends = [segment.start for segment in member.segments[1:]] + [len(member.token_ids)]
+    return list(zip(member.segments, ends, strict=False))
+
+
+def sampled_segments(member: Trajectory, begin: int = 0) -> list[Segment]:
+    """The segments of a trajectory in which a token was sampled, from index `begin` on."""
+    mask = member.loss_mask
+    return [segment for segment, end in segment_spans(member) if any(mask[max(begin, segment.start) : end])]
+
+
+def oldest_version(member: Trajectory, version: int) -> int:
+    """The oldest policy version that sampled a token of a trajectory; `version` where nothing was sampled."""
+    return min((segment.version for segment in sampled_segments(member)), default=version)
+
+
+def token_lags(member: Trajectory, version: int) -> list[int]:
+    """Lag in versions of each token of a trajectory; 0 for tokens that were not sampled, or are newer."""
+    lags = [0] * len(member.token_ids)
+    for segment, end in segment_spans(member):
+        for index in range(segment.start, end):
+            if member.loss_mask[index]:
+                lags[index] = max(0, version - segment.version)
+    return lags
