@@ -1,7 +1,11 @@
-"""The token ledger balances whatever happens: any order of writes, heartbeats, kills, restarts and damage."""
+"""The token ledger balances whatever happens: any order of writes, heartbeats, kills, restarts and damage.
+
+What each decision makes of the tokens is counted here by hand, when it is taken: by term, and by reason.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -9,11 +13,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from driftline.accounts import KILLED, CellAccount, TokenLedger
-from driftline.records import GiveUp, Group, GroupUse, OffsetReport, PolicyVersion, StepRecord, StepTimes
+from driftline.records import (
+    GiveUp,
+    Group,
+    GroupUse,
+    MemberUse,
+    OffsetReport,
+    PolicyVersion,
+    StepRecord,
+    StepTimes,
+    Trajectory,
+)
 from driftline.store import keys
 from driftline.store.memory import MemoryStore
 from driftline.store.run_store import RunStore
-from driftline.training.ledger import TokenBook
+from driftline.training.ledger import INVALID_MEMBER, TokenBook
 from tests.support.training import group
 
 RUN = "r"
@@ -21,6 +35,68 @@ RUN = "r"
 
 def tokens_of(one: Group) -> int:
     return sum(member.sampled_tokens for member in one.trajectories)
+
+
+def some_group(number: int, rewards: list[int | None]) -> Group:
+    """A group, of which some begin with a sampled token, and one member was cancelled."""
+    made = group(number, rewards)
+    mask = (number % 2 == 0, True, False, True)
+    members = [replace(one, loss_mask=mask) for one in made.trajectories]
+    if number % 3 == 0 and members[-1].reward is None:
+        members[-1] = replace(members[-1], status="cancelled")
+    return replace(made, trajectories=tuple(members))
+
+
+def use_of(member: Trajectory, rng: Random) -> MemberUse:
+    """What admission and the step might make of a member."""
+    verdict, reason, weight = rng.choice(
+        [("keep", "", 1.0)] * 2
+        + [("down_weight", "k3", 0.5), ("drop", "age", 0.0), ("drop", "k3", 0.0), ("drop", "ess", 0.0)]
+        + [("drop", "not_finite", 0.0)]
+    )
+    if not member.valid:
+        verdict, reason, weight = "drop", "invalid", 0.0
+    masked_by = Counter[str]()
+    if weight:
+        scored = member.sampled_tokens - member.loss_mask[0]
+        masked_by.update(rng.choice(["correction", "negative sequence"]) for _ in range(rng.randint(0, scored)))
+    masked = masked_by.total()
+    trained = member.sampled_tokens - member.loss_mask[0] - masked if weight else 0
+    return MemberUse(
+        member.member, "c0", verdict, reason, weight, member.sampled_tokens, masked, 1.0, (), 1, trained,
+        dict(masked_by),
+    )  # fmt: skip
+
+
+def happened(one: Group, uses: tuple[MemberUse, ...], *, weight: float | None, failed: bool = False) -> Counter[str]:
+    """What became of a group's tokens, by hand; `weight` None for one that was given up."""
+    counts = Counter[str]()
+    for member, use in zip(one.trajectories, uses, strict=True):
+        tokens = member.sampled_tokens
+        if use.reason in ("invalid", "not_finite"):
+            counts["cancelled" if member.status == "cancelled" else "failed"] += tokens
+        elif weight == 0.0:
+            counts["zero_variance"] += tokens
+        elif failed:
+            counts["failed"] += tokens
+        elif use.verdict == "drop":
+            counts[f"stale {use.reason}"] += tokens
+        elif weight is None:
+            counts["stale group"] += tokens
+        else:
+            counts["trained"] += use.trained_tokens
+            counts["masked no context"] += member.loss_mask[0]
+            counts.update({f"masked {what}": masked for what, masked in use.masked_by.items()})
+    return counts
+
+
+def counted(ledger: TokenLedger) -> Counter[str]:
+    """The same from the ledger."""
+    found = Counter({name: getattr(ledger, name) for name in ("trained", "zero_variance", "failed")})
+    found["cancelled"] = ledger.cancelled_by.get(INVALID_MEMBER, 0)
+    found.update({f"stale {reason}": tokens for reason, tokens in ledger.stale_by.items()})
+    found.update({f"masked {what}": tokens for what, tokens in ledger.masked_by.items()})
+    return found
 
 
 @dataclass
@@ -107,6 +183,9 @@ class Trainer:
     runs: RunStore
     records: list[StepRecord] = field(default_factory=list[StepRecord])
     given_up: list[GiveUp] = field(default_factory=list[GiveUp])
+    rng: Random = field(default_factory=lambda: Random(0))
+    recorded: Counter[str] = field(default_factory=Counter[str])
+    """What the steps on record made of their tokens, by hand."""
 
     def __post_init__(self) -> None:
         self.restart()
@@ -118,6 +197,8 @@ class Trainer:
         self.done = {use.group for record in self.records for use in record.groups}
         self.done |= {give_up.group for record in self.records for give_up in record.give_ups}
         self.given_up = []
+        self.since: Counter[str] = Counter()
+        """The same of what was given up since the last record, which a restart forgets."""
 
     def look(self) -> None:
         groups, deliveries = self.cursor.look()
@@ -127,16 +208,23 @@ class Trainer:
     def give_up(self, reason: str) -> None:
         if self.waiting:
             one = self.waiting.pop(0)
-            self.given_up.append(GiveUp(one.number, reason, tokens_of(one), one.key))
+            uses = tuple(replace(use_of(member, self.rng), weight=0.0) for member in one.trajectories)
+            self.given_up.append(GiveUp(one.number, reason, tokens_of(one), one.key, one.task_id, uses))
+            self.since += happened(one, uses, weight=None, failed=not reason.startswith(("stale", "divergence")))
             self.book.give_up(self.given_up[-1:])
             self.done.add(one.number)
 
     def step(self, size: int) -> TokenLedger:
         batch, self.waiting = self.waiting[:size], self.waiting[size:]
         uses = tuple(
-            GroupUse(g.number, g.key, 1, g.task_id, g.task_set, float(g.number % 3 > 0), 4, 4, 0, 0, 0, 0, 0, 0)
+            GroupUse(
+                g.number, g.key, 1, g.task_id, g.task_set, float(g.number % 3 > 0), 4, 4, 0, 0, 0, 0, 0, 0,
+                tuple(use_of(member, self.rng) for member in g.trajectories),
+            )
             for g in batch
-        )
+        )  # fmt: skip
+        for one, use in zip(batch, uses, strict=True):
+            self.since += happened(one, use.uses, weight=use.weight)
         for use in uses:
             self.book.use(use)
         self.done |= {use.group for use in uses}
@@ -161,11 +249,13 @@ class Trainer:
             )
         )
         self.given_up = []
+        self.recorded, self.since = self.recorded + self.since, Counter()
         return ledger
 
 
 ACTS = ("sample", "score", "throw away", "deliver", "deliver", "again", "heartbeat", "kill", "look", "stale",
-        "failed", "step", "step", "restart")  # fmt: skip
+        "divergence", "failed", "step", "step", "restart")  # fmt: skip
+GIVE_UPS = {"stale": "stale: x", "divergence": "divergence: x", "failed": "too few valid members: x"}
 
 
 @example(acts=[("sample", 0), ("heartbeat", 0), ("kill", 0), ("deliver", 0), ("step", 1)], damage=False)
@@ -175,7 +265,8 @@ def test_the_ledger_balances_at_every_step(acts: list[tuple[str, int]], damage: 
     store = MemoryStore()
     runs = RunStore(store, RUN)
     cells = [Cell(runs, name, "i0", 0) for name in ("c0", "c1")]
-    trainer, rng, delivered = Trainer(runs), Random(len(acts)), list[Group]()
+    rng, delivered = Random(len(acts)), list[Group]()
+    trainer = Trainer(runs, rng=rng)
     for act, number in acts:
         cell = cells[number % 2]
         match act:
@@ -187,9 +278,9 @@ def test_the_ledger_balances_at_every_step(acts: list[tuple[str, int]], damage: 
                 cell.throw_away(number)
             case "deliver" | "again":
                 rewards = [rng.choice([0, 1, None]) for _ in range(2 + number % 3)]
-                new = group(len(delivered), rewards)
+                new = some_group(len(delivered), rewards)
                 if act == "again" and delivered:
-                    new = group(rng.randrange(len(delivered)), rewards)
+                    new = some_group(rng.randrange(len(delivered)), rewards)
                 else:
                     delivered.append(new)
                 key = cell.deliver(new, heartbeat_meanwhile=bool(number % 2))
@@ -202,14 +293,14 @@ def test_the_ledger_balances_at_every_step(acts: list[tuple[str, int]], damage: 
                 cells[number % 2] = cell.succeed()
             case "look":
                 trainer.look()
-            case "stale" | "failed":
-                trainer.give_up("stale: x" if act == "stale" else "too few valid members: x")
+            case "stale" | "divergence" | "failed":
+                trainer.give_up(GIVE_UPS[act])
             case "step":
                 if number % 3 == 1:
                     trainer.look()
                 if number % 3:
                     trainer.book.heartbeats(runs.offsets())
-                check(trainer.step(number % 4), cells)
+                check(trainer.step(number % 4), cells, trainer)
             case "restart":
                 trainer.restart()
                 trainer.look()
@@ -217,11 +308,15 @@ def test_the_ledger_balances_at_every_step(acts: list[tuple[str, int]], damage: 
         cell.heartbeat()
     trainer.look()
     trainer.book.heartbeats(runs.offsets())
-    check(trainer.step(3), cells)
+    check(trainer.step(3), cells, trainer)
 
 
-def check(ledger: TokenLedger, cells: list[Cell]) -> None:
+def check(ledger: TokenLedger, cells: list[Cell], trainer: Trainer) -> None:
     assert ledger.imbalance == 0, ledger
+    assert +counted(ledger) == +trainer.recorded
+    assert sum(ledger.masked_by.values()) == ledger.masked
+    assert sum(ledger.stale_by.values()) == ledger.stale
+    assert sum(ledger.cancelled_by.values()) == ledger.cancelled
     assert min(ledger.terms.values()) >= 0
     for known in ledger.incarnations:
         assert known.account.imbalance == 0
@@ -245,7 +340,8 @@ def test_what_was_in_flight_at_the_last_heartbeat_was_killed_and_only_what_came_
     cells.heartbeat()
     trainer.book.heartbeats(runs.offsets())
     ledger = trainer.step(1)
-    assert (ledger.generated, ledger.in_flight, ledger.trained, ledger.zero_variance) == (41, 0, 0, 4)
+    assert (ledger.generated, ledger.in_flight, ledger.trained) == (41, 0, 0)
+    assert ledger.zero_variance + ledger.failed == 4
     assert ledger.lost == 11, "41 were generated at its last word, 30 at its last heartbeat"
     assert ledger.cancelled_by == {KILLED: 26}
     assert ledger.imbalance == 0

@@ -25,6 +25,7 @@ from driftline.store.run_store import RunStore, list_runs
 from driftline.tracking.steered import Steered, steered
 from driftline.tracking.steered import rows as steered_rows
 from driftline.tracking.steered import to_dict as steered_to_dict
+from driftline.tracking.bias import Bias, Comparison, find_bias
 from driftline.tracking.summary import Summary, held_out_success, summarize
 
 LATEST = "latest"
@@ -55,6 +56,8 @@ class Report:
     """Step -> tokens that its ledger does not explain, where there are any."""
     steered: Steered = field(default_factory=lambda: steered(()))
     """Leads, and the causes of divergence."""
+    bias: Bias | None = None
+    """What was trained on against what was generated; None before the first step."""
 
 
 def build_report(
@@ -97,6 +100,7 @@ def build_report(
         ledger=records[-1].ledger if records else None,
         imbalances={r.step: r.ledger.imbalance for r in records if r.ledger is not None and r.ledger.imbalance},
         steered=steered(records),
+        bias=find_bias(records),
     )
 
 
@@ -142,6 +146,7 @@ def to_dict(report: Report) -> dict[str, Any]:
         "store": report.store,
         "ledger": _ledger(report),
         **steered_to_dict(report.steered),
+        "bias": None if report.bias is None else report.bias.as_dict(),
     }
 
 
@@ -154,6 +159,8 @@ def _ledger(report: Report) -> dict[str, Any] | None:
         "balances": not report.imbalances,
         "generated": found.generated,
         **found.terms,
+        "masked_by": dict(found.masked_by),
+        "stale_by": dict(found.stale_by),
         "cancelled_by": dict(found.cancelled_by),
         "unbalanced_steps": {str(step): tokens for step, tokens in report.imbalances.items()},
     }
@@ -218,6 +225,7 @@ def rows(report: Report) -> list[tuple[str, str]]:
             f"{found.groups_trained} / {found.groups_zero_variance} / {found.groups_failed}",
         ),
         ("tokens sampled, and what became of them", _tokens(report)),
+        *_bias_rows(report.bias),
         ("task set", report.task_set),
         ("MLflow run", report.mlflow_run or "-"),
         ("objects", report.store),
@@ -246,6 +254,21 @@ def _tokens(report: Report) -> str:
     steps = ", ".join(map(str, report.imbalances))
     balance = f"; OUT OF BALANCE in steps {steps}" if steps else ""
     return f"{report.ledger.generated}: {terms}{balance}"
+
+
+def _bias_rows(bias: Bias | None) -> list[tuple[str, str]]:
+    """Lengths and durations of what was trained on beside those of what was generated, and warnings."""
+    if bias is None:
+        return []
+    rows = [
+        (f"trained / generated, {name}", "; ".join(f"{what} {_pair(one)}" for what, one in comparisons.items()))
+        for name, comparisons in bias.by_environment.items()
+    ]
+    return rows + [("WARNING: trained on is not what was generated", warning) for warning in bias.warnings]
+
+
+def _pair(one: Comparison) -> str:
+    return f"{one.trained_mean:.3g} / {one.generated_mean:.3g}"
 
 
 def _number(value: float | None, unit: str = "", *, digits: int = 3) -> str:

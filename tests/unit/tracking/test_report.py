@@ -90,6 +90,8 @@ def test_json_has_the_promised_keys_and_values() -> None:
             "ready": 7,
             "in_flight": 3,
             "lost": 1,
+            "masked_by": {},
+            "stale_by": {},
             "cancelled_by": {"killed": 10},
             "unbalanced_steps": {"1": 1},
         },
@@ -106,6 +108,7 @@ def test_json_has_the_promised_keys_and_values() -> None:
             "figures": {"k3_nats": 0.0125},
             "steps_by_cause": {"staleness": 1},
         },
+        "bias": None,
     }
     assert "staleness: it is stale (steps: 1 staleness)" in render(build_report(store, "r", bucket="b"))
     assert "OUT OF BALANCE in steps 1" in render(build_report(store, "r", bucket="b"))
