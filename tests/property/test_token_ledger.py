@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from driftline.accounts import KILLED, CellAccount, TokenLedger
+from driftline.measured import Reason, Verdict
 from driftline.records import (
     GiveUp,
     Group,
@@ -47,13 +48,22 @@ def some_group(number: int, rewards: list[int | None]) -> Group:
     return replace(made, trajectories=tuple(members))
 
 
+VERDICTS: list[tuple[Verdict, Reason, float]] = [
+    ("keep", "", 1.0),
+    ("keep", "", 1.0),
+    ("down_weight", "k3", 0.5),
+    ("drop", "age", 0.0),
+    ("drop", "k3", 0.0),
+    ("drop", "ess", 0.0),
+    ("drop", "not_finite", 0.0),
+]
+
+
 def use_of(member: Trajectory, rng: Random) -> MemberUse:
     """What admission and the step might make of a member."""
-    verdict, reason, weight = rng.choice(
-        [("keep", "", 1.0)] * 2
-        + [("down_weight", "k3", 0.5), ("drop", "age", 0.0), ("drop", "k3", 0.0), ("drop", "ess", 0.0)]
-        + [("drop", "not_finite", 0.0)]
-    )
+    verdict: Verdict
+    reason: Reason
+    verdict, reason, weight = rng.choice(VERDICTS)
     if not member.valid:
         verdict, reason, weight = "drop", "invalid", 0.0
     masked_by = Counter[str]()

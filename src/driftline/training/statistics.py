@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -134,7 +135,7 @@ class StatisticsAccumulator:
         table = self._table().view(self._sequences, self._lags, SUMS)
         by_lag, by_sequence = table.sum(0), table.sum(1)
         divergence = summarise(by_lag.sum(0))
-        trained_by, corrected_by, negative_by = (column.long().tolist() for column in self._counts().unbind(-1))
+        trained_by, corrected_by, negative_by = map(_whole, zip(*_rows(self._counts()), strict=True))
         tokens = max(1, divergence.tokens)
         loss, entropy, applied, truncated, clipped, advantage, masked, cut = (float(x) for x in self.sums[-_SCALARS:])
         raw_max, applied_max, difference_max, floor_max, _ = (float(x) for x in self.maxima)
@@ -151,13 +152,13 @@ class StatisticsAccumulator:
             advantage_abs_mean=advantage / tokens,
             difference_max_nats=difference_max,
             floor_difference_max_nats=floor_max,
-            by_lag=_present(by_lag.tolist()),
-            by_sequence=tuple(summarise(row) for row in by_sequence.tolist()),
+            by_lag=_present(_rows(by_lag)),
+            by_sequence=tuple(summarise(row) for row in _rows(by_sequence)),
             masked_tokens=round(masked),
             masked_by_sequence=tuple(a + b for a, b in zip(corrected_by, negative_by, strict=True)),
-            negative_by_sequence=tuple(negative_by),
-            trained_by_sequence=tuple(trained_by),
-            by_sequence_and_lag=tuple(_present(rows) for rows in table.tolist()),
+            negative_by_sequence=negative_by,
+            trained_by_sequence=trained_by,
+            by_sequence_and_lag=tuple(_present(_rows(lags)) for lags in table),
             clipped_tokens=round(cut),
         )
 
@@ -169,6 +170,14 @@ class StatisticsAccumulator:
     def _counts(self) -> Tensor:
         """Counts of each sequence, `[sequences, _COUNTS]`, as a view."""
         return self.sums[-_SCALARS - self._sequences * _COUNTS : -_SCALARS].view(self._sequences, _COUNTS)
+
+
+def _whole(counts: tuple[float, ...]) -> tuple[int, ...]:
+    return tuple(int(count) for count in counts)
+
+
+def _rows(sums: Tensor) -> list[list[float]]:
+    return cast(list[list[float]], sums.tolist())  # pyright: ignore[reportUnknownMemberType]
 
 
 def _present(rows: Sequence[Sequence[float]]) -> dict[int, DivergenceSummary]:
