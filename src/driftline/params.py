@@ -144,18 +144,18 @@ class AdmissionParameters(_Section):
     """Which trajectories are trained on, and with what weight, by their measured divergence; null does not limit."""
 
     down_weight_k3_nats: float | None = Field(
-        0.3, gt=0, description="From this k3 a token on, a trajectory weighs the limit over its k3."
+        1.0, gt=0, description="From this k3 a token on, a trajectory weighs the limit over its k3."
     )
-    drop_k3_nats: float | None = Field(1.0, gt=0, description="Beyond this k3 a token a trajectory is dropped.")
+    drop_k3_nats: float | None = Field(3.0, gt=0, description="Beyond this k3 a token a trajectory is dropped.")
     down_weight_ess_fraction: float | None = Field(
-        0.2,
+        0.1,
         gt=0,
         le=1,
         description="Below this effective sample size, as a fraction of its tokens, a trajectory weighs the fraction "
         "over the limit.",
     )
     drop_ess_fraction: float | None = Field(
-        0.05, gt=0, le=1, description="Below this effective sample size, as a fraction, a trajectory is dropped."
+        0.02, gt=0, le=1, description="Below this effective sample size, as a fraction, a trajectory is dropped."
     )
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch import Tensor
 from driftline.records import Group, Trajectory
 from driftline.training.advantages import group_advantages
 from driftline.training.losses import sequence_weights
-from driftline.training.segments import token_lags
+from driftline.training.segments import span_lags
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +95,10 @@ def assemble(
         raise ValueError("no group of the batch has a valid member")
     sampled = [_trainable(member) for member in members]
     return TrainingBatch(
-        token_ids_S=torch.tensor([token for member in members for token in member.token_ids]),
-        sampled_S=torch.tensor([flag for flags in sampled for flag in flags]),
-        behaviour_S=torch.tensor([value for m in members for value in m.logprobs], dtype=torch.float64),
-        lag_S=torch.tensor([lag for member in members for lag in token_lags(member, version)]),
+        token_ids_S=torch.tensor([*chain.from_iterable(member.token_ids for member in members)]),
+        sampled_S=torch.tensor([*chain.from_iterable(sampled)]),
+        behaviour_S=torch.tensor([*chain.from_iterable(m.logprobs for m in members)], dtype=torch.float64),
+        lag_S=_lags(members, version),
         lengths_N=torch.tensor([len(member.token_ids) for member in members]),
         advantages_N=torch.tensor(advantages, dtype=torch.float64),
         weights_N=sequence_weights(torch.tensor([sum(flags) for flags in sampled]), aggregation, constant),
@@ -107,6 +108,12 @@ def assemble(
 def weights_of_valid(group: Group, weight: float = 1.0) -> MemberWeights:
     """The same weight for all valid members of a group."""
     return tuple(weight if member.valid else None for member in group.trajectories)
+
+
+def _lags(members: Sequence[Trajectory], version: int) -> Tensor:
+    """Lags of all tokens, one member after the other; 0 where a token was not sampled."""
+    mask_S = torch.tensor([*chain.from_iterable(member.loss_mask for member in members)])
+    return torch.tensor([*chain.from_iterable(span_lags(member, version) for member in members)]) * mask_S
 
 
 def _trainable(member: Trajectory) -> list[bool]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from driftline.divergence.admission import AdmissionPolicy, Candidate, GroupAdmission, admit_group
 from driftline.records import GiveUp, Group
-from driftline.training.members import GroupScore, candidates, member_uses
+from driftline.training.members import GroupScore, candidates, member_uses, scored
 
 FEWEST_VALID_MEMBERS = 2
 """A group with fewer has no statistics."""
@@ -88,13 +88,13 @@ def judge(group: Group, score: GroupScore | None, *, version: int, policy: Admis
         version: Number of the policy version that the next step trains from.
         policy: Who is admitted.
     """
-    by_age = candidates(group, None, version)
+    by_age = candidates(group, version)
     unscored = admit_group(by_age, policy)
     reason = _invalid(group) or _stale(by_age, unscored, policy)
     if reason is not None or score is None:
         final = reason is not None or not policy.limits_divergence
         return Judged(group, version, unscored, None, reason, final)
-    measured = candidates(group, score, version)
+    measured = scored(by_age, score)
     admission = admit_group(measured, policy)
     return Judged(group, version, admission, score, _diverged(measured, admission, policy), final=True)
 

@@ -32,7 +32,7 @@ from driftline.tracking.sink import Sink
 from driftline.training import checkpoints
 from driftline.training.background import BackgroundWriter
 from driftline.training.intake import Intake, ReadyBatch
-from driftline.training.members import batch_weights, stepped
+from driftline.training.members import batch_weights, in_batch, stepped
 from driftline.training.protocol import PolicyTrainer, StepOutcome
 from driftline.training.publishing import PolicyPublisher
 from driftline.training.reporting import group_use, imbalance, ledger_metrics, step_metrics
@@ -203,7 +203,7 @@ class TrainingLoop:
         values |= ledger_metrics(ledger) | self._store_use.take(ready.read_s, ledger) | self._intake.admission(uses)
         values[metrics.DAMAGED_OBJECTS] = float(len(self._lease.head.set_aside))
         self._check_ledger(ledger, step)
-        divergence = batch_divergence(ready.groups, outcome.statistics, version.number)
+        divergence = batch_divergence(in_batch(uses, ready.groups), outcome.statistics, version.number)
         record = StepRecord(
             run=self._run_store.run,
             step=step,

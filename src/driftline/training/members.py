@@ -54,22 +54,29 @@ def policy_of(params: RunParameters) -> AdmissionPolicy:
     )
 
 
-def candidates(group: Group, score: GroupScore | None, version: int) -> list[Candidate]:
-    """The members as admission sees them; without a score, only what is known without one speaks against them.
+def candidates(group: Group, version: int) -> list[Candidate]:
+    """The members as admission sees them before they are scored: only what is known without speaks against them.
 
     Args:
         group: A finished group.
-        score: Its score under `version`.
         version: Number of the version that the next step trains from.
     """
     return [
         Candidate(
             valid=member.ended_by_itself,
             lag_max=max(0, version - oldest_version(member, version)),
-            divergence=_divergence(member, score[index] if score else None),
+            divergence=NOTHING if member.finite else None,
             sampled_tokens=member.sampled_tokens,
         )
-        for index, member in enumerate(group.trajectories)
+        for member in group.trajectories
+    ]
+
+
+def scored(members: Sequence[Candidate], score: GroupScore) -> list[Candidate]:
+    """The same members with their score under that version."""
+    return [
+        one if found is None else replace(one, divergence=found.divergence if found.finite else None)
+        for one, found in zip(members, score, strict=True)
     ]
 
 
@@ -134,6 +141,21 @@ def stepped(
     return tuple(made)
 
 
+def in_batch(uses: Sequence[GroupUse], groups: Sequence[Group]) -> list[Group]:
+    """The groups with the members alone that a batch of these uses holds."""
+    return [
+        replace(
+            group,
+            trajectories=tuple(
+                member
+                for member, weight in zip(group.trajectories, _weights(use, group), strict=True)
+                if weight is not None
+            ),
+        )
+        for use, group in zip(uses, groups, strict=True)
+    ]
+
+
 def group_score(group: Group, found: StepStatistics, sequences: Sequence[int | None]) -> GroupScore:
     """The score of a group, from the statistics of a batch.
 
@@ -146,12 +168,6 @@ def group_score(group: Group, found: StepStatistics, sequences: Sequence[int | N
         None if place is None else MemberScore(found.by_sequence[place], found.by_sequence_and_lag[place])
         for _, place in zip(group.trajectories, sequences, strict=True)
     )
-
-
-def _divergence(member: Trajectory, score: MemberScore | None) -> DivergenceSummary | None:
-    if not member.finite or (score is not None and not score.finite):
-        return None
-    return NOTHING if score is None else score.divergence
 
 
 def _weights(use: GroupUse, group: Group) -> MemberWeights:
@@ -169,7 +185,8 @@ def _stepped(use: MemberUse, member: Trajectory, found: StepStatistics, sequence
         masked_tokens=masked,
         masked_by={name: tokens for name, tokens in masked_by.items() if tokens},
         trained_tokens=found.trained_by_sequence[sequence] if use.weight else 0,
-        segments=_segments(member, score, version),
+        # The weights are those that scored it, so what it was scored with stands.
+        segments=use.segments or _segments(member, score, version),
     )
 
 

@@ -16,7 +16,7 @@ from driftline.training.advantages import has_signal
 from driftline.training.batching import DIVERGED, Judged, environment_of
 from driftline.training.members import member_uses
 from driftline.training.protocol import StepOutcome
-from driftline.training.segments import sampled_segments, token_lags
+from driftline.training.segments import sampled_lags, sampled_segments
 
 
 def group_use(judged: Judged) -> GroupUse:
@@ -25,7 +25,7 @@ def group_use(judged: Judged) -> GroupUse:
     uses = member_uses(group, judged.admission, judged.score, version)
     valid = [member for member, use in zip(group.trajectories, uses, strict=True) if use.counted]
     rewards = rewards_of(valid)
-    lags = [lag for member in valid for lag in _sampled_lags(member, version)]
+    lags = _lags(valid, version)
     return GroupUse(
         group=group.number,
         key=group.key,
@@ -38,7 +38,7 @@ def group_use(judged: Judged) -> GroupUse:
         reward_mean=mean(rewards) or 0.0,
         reward_std=statistics.stdev(rewards) if len(rewards) > 1 else 0.0,
         success_mean=mean([float(bool(member.success)) for member in valid]) or 0.0,
-        lag_mean=mean([float(lag) for lag in lags]) or 0.0,
+        lag_mean=_mean_of(lags),
         lag_max=max(lags, default=0),
         sampled_tokens=sum(member.sampled_tokens for member in valid),
         uses=uses,
@@ -200,12 +200,12 @@ def _divergence_metrics(outcome: StepOutcome) -> dict[str, float]:
 
 
 def _lag_metrics(valid: Sequence[Trajectory], version: int, batch_ready: float) -> dict[str, float]:
-    lags = [float(lag) for member in valid for lag in _sampled_lags(member, version)]
+    lags = _lags(valid, version)
     ages = [found for member in valid if (found := _age(member, version)) is not None]
     waits = [max(0.0, batch_ready - member.finished_unix) for member in valid]
     return {
-        metrics.LAG_STEPS_MEAN: mean(lags) or 0.0,
-        metrics.LAG_STEPS_MAX: max(lags, default=0.0),
+        metrics.LAG_STEPS_MEAN: _mean_of(lags),
+        metrics.LAG_STEPS_MAX: float(max(lags, default=0)),
         metrics.LAG_IN_FLIGHT_MEAN: mean([float(found.in_flight) for found in ages]) or 0.0,
         metrics.LAG_IN_QUEUE_MEAN: mean([float(found.in_queue) for found in ages]) or 0.0,
         metrics.LAG_SECONDS_MEAN: mean(waits) or 0.0,
@@ -218,6 +218,11 @@ def _age(member: Trajectory, version: int) -> Age | None:
     return age(version, segments[0].version, segments[-1].version) if segments else None
 
 
-def _sampled_lags(member: Trajectory, version: int) -> list[int]:
-    lags = token_lags(member, version)
-    return [lag for lag, sampled in zip(lags, member.loss_mask, strict=True) if sampled]
+def _lags(members: Sequence[Trajectory], version: int) -> Counter[int]:
+    """Lag -> sampled tokens of some members that have it."""
+    return sum((sampled_lags(member, version) for member in members), Counter[int]())
+
+
+def _mean_of(counts: Counter[int]) -> float:
+    """The mean of counted values; 0 of none."""
+    return sum(value * count for value, count in counts.items()) / max(1, counts.total())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from driftline.records import Segment, Trajectory
 
 
@@ -22,11 +24,24 @@ def oldest_version(member: Trajectory, version: int) -> int:
     return min((segment.version for segment in sampled_segments(member)), default=version)
 
 
+def span_lags(member: Trajectory, version: int) -> list[int]:
+    """Lag in versions of each token's segment, whether or not the token was sampled; 0 for what is newer."""
+    lags = [0] * (member.segments[0].start if member.segments else len(member.token_ids))
+    for segment, end in segment_spans(member):
+        lags += [max(0, version - segment.version)] * (end - segment.start)
+    return lags
+
+
 def token_lags(member: Trajectory, version: int) -> list[int]:
     """Lag in versions of each token of a trajectory; 0 for tokens that were not sampled, or are newer."""
-    lags = [0] * len(member.token_ids)
+    lags = span_lags(member, version)
+    return [lag if sampled else 0 for lag, sampled in zip(lags, member.loss_mask, strict=True)]
+
+
+def sampled_lags(member: Trajectory, version: int) -> Counter[int]:
+    """Lag in versions -> sampled tokens that have it."""
+    counts = Counter[int]()
     for segment, end in segment_spans(member):
-        for index in range(segment.start, end):
-            if member.loss_mask[index]:
-                lags[index] = max(0, version - segment.version)
-    return lags
+        if tokens := sum(member.loss_mask[segment.start : end]):
+            counts[max(0, version - segment.version)] += tokens
+    return counts

@@ -26,7 +26,7 @@ from driftline.measured import NOTHING, PROBE_NATS, Diagnosis, DivergenceSummary
 from driftline.params import RunParameters
 from driftline.records import Group, OffsetReport, StepRecord, Trajectory
 from driftline.tracking import metrics
-from driftline.training.batching import sampled_segments
+from driftline.training.segments import sampled_segments
 from driftline.training.statistics import StepStatistics
 
 KeyT = TypeVar("KeyT", int, str)
