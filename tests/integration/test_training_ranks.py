@@ -23,13 +23,13 @@ from driftline.training.model import open_model
 from driftline.weights.lora import targets
 from tests.support.tiny_llama import reference_logprobs
 from tests.support.training import sequences_of, tiny_model
-from tests.support.training_ranks import SMALL_RATE, TEMPERATURE, batch, run_parameters
+from tests.support.training_ranks import SMALL_RATE, SPOILT, TEMPERATURE, batch, run_parameters
 from tests.support.weight_chain import with_adapters
 
 DEADLINE_S = 400
 pytestmark = pytest.mark.timeout(900)
 ONE_RANK = ["0", "null", "masked", "rounded0", "lora0"]
-TWO_RANKS = ["0", "1", "2", "3", "bf16", "masked", "rounded1", "rounded3", "lora3"]
+TWO_RANKS = ["0", "1", "2", "3", "bf16", "masked", "rounded1", "rounded3", "lora3", "broken1", "broken3"]
 EXACT = [(1, "0"), (2, "0"), (2, "1"), (2, "2"), (2, "3")]
 LORA_RUNS = [(1, "lora0"), (2, "lora3")]
 ROUNDED = [(1, "rounded0"), (2, "rounded1"), (2, "rounded3")]
@@ -87,6 +87,8 @@ def seen(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tupl
                 process.wait()
         for stage in stages:
             facts = json.loads((out / f"{stage}.json").read_text())
+            told = out / f"{stage}-rank-1.txt"
+            facts["other_rank"] = told.read_text() if told.exists() else None
             found[ranks, stage] = Seen(load_file(out / f"{stage}.safetensors"), facts)
     return found
 
@@ -269,6 +271,22 @@ def test_a_batch_is_measured_as_the_step_will_see_it(seen: dict[tuple[int, str],
     tolerance = 2e-2 if which[1] == "bf16" else 1e-5
     assert k3 == pytest.approx(step["k3"], rel=tolerance, abs=tolerance)
     assert k1_by_sequence == pytest.approx(step["k1_by_sequence"], rel=tolerance, abs=tolerance)
+
+
+@pytest.mark.parametrize("stage", ["broken1", "broken3"])
+def test_a_number_that_is_none_harms_its_sequence_alone_and_stops_all_ranks(
+    seen: dict[tuple[int, str], Seen], stage: str
+):
+    """Measured, it is that sequence's figure; trained on, no rank waits for the one that found it."""
+    facts = seen[2, stage].facts
+    spoilt = [
+        any(SPOILT in ids[:index] for index in sampled.nonzero().flatten().tolist())
+        for ids, sampled, *_ in sequences_of(batch(1))
+    ]
+    assert [not math.isfinite(k3) for k3 in facts["k3"]] == spoilt
+    assert 0 < sum(spoilt) < len(spoilt)
+    assert facts["error"] == facts["other_rank"]
+    assert "has a log-probability under the current policy that is no number" in facts["error"]
 
 
 def test_no_tensor_is_gathered_empty(seen: dict[tuple[int, str], Seen]):

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from driftline.errors import LogprobsNotFinite
 from driftline.params import RankSettings
 from driftline.records import Group
 from driftline.training.batch import weights_of_valid
@@ -42,6 +43,8 @@ def batch(step: int):
 TEMPERATURE = 0.8
 SMALL_RATE = 1e-4
 """A step of about a tenth of the distance between two bfloat16 numbers of the size of these weights."""
+SPOILT = 17
+"""A token."""
 MASKING = {
     "importance": "geometric_rejection",
     "importance_low": 0.5,
@@ -57,6 +60,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "rounded0": {"learning_rate": SMALL_RATE, "published": "bfloat16"},
     "rounded1": {"zero_stage": 1, "learning_rate": SMALL_RATE, "published": "bfloat16"},
     "rounded3": {"zero_stage": 3, "learning_rate": SMALL_RATE, "published": "bfloat16"},
+    "broken1": {"zero_stage": 1},
+    "broken3": {"zero_stage": 3},
     "lora0": {"lora": LORA},
     "lora3": {"zero_stage": 3, "lora": LORA},
 }
@@ -121,6 +126,19 @@ def lead(trainer: PolicyTrainer) -> tuple[dict, dict]:
     return tensors, facts
 
 
+def spoil(trainer: PolicyTrainer) -> tuple[dict, dict]:
+    """What a token does whose embedding is no number: to a batch that is measured, and to a step."""
+    tensors = {name: tensor.float().clone() for name, tensor in trainer.full_tensors()}
+    tensors["model.embed_tokens.weight"][SPOILT] = torch.nan
+    trainer.replace_weights(tensors)
+    facts: dict[str, Any] = {"k3": [found.k3 for found in trainer.measure(batch(1)).by_sequence]}
+    try:
+        trainer.train(batch(1))
+    except LogprobsNotFinite as error:
+        facts["error"] = str(error)
+    return {}, facts
+
+
 def main(model: Path, out: Path, stages: list[str]) -> None:
     from driftline.training.distributed import join, leave
     from driftline.training.ranks import TrainerGroup, follow
@@ -133,10 +151,13 @@ def main(model: Path, out: Path, stages: list[str]) -> None:
         trainer = Trainer(run_parameters(ranks=place.world_size, **options), model)
         scratch = out / f"scratch-{name}"
         if place.rank > 0:
-            follow(trainer, scratch)
+            try:
+                follow(trainer, scratch)
+            except LogprobsNotFinite as error:
+                (out / f"{name}-rank-{place.rank}.txt").write_text(str(error))
             continue
         leader = TrainerGroup(trainer, scratch)
-        tensors, facts = lead(leader)
+        tensors, facts = spoil(leader) if name.startswith("broken") else lead(leader)
         leader.stop_if_idle()
         save_file(tensors, out / f"{name}.safetensors")
         (out / f"{name}.json").write_text(json.dumps(facts))

@@ -134,6 +134,7 @@ def to_dict(report: Report) -> dict[str, Any]:
         "idle_share": {"rollout": summary.idle_share_rollout, "train": summary.idle_share_train},
         "k3_nats": summary.k3_nats,
         "ess_fraction": summary.ess_fraction,
+        "admission": {"dropped_share": summary.dropped_share, "down_weighted_share": summary.down_weighted_share},
         "lag_steps": {"mean": summary.lag_steps_mean, "max": summary.lag_steps_max},
         "engine_pause_s": {"p50": summary.engine_pause_p50_s, "max": summary.engine_pause_max_s},
         "pipeline_overhead_s": {"p50": summary.pipeline_overhead_p50_s},
@@ -211,6 +212,10 @@ def rows(report: Report) -> list[tuple[str, str]]:
         ),
         ("divergence k3", _number(found.k3_nats, " nats", digits=5)),
         ("effective sample size", _number(found.ess_fraction)),
+        (
+            "tokens dropped / down-weighted",
+            f"{_number(found.dropped_share)} / {_number(found.down_weighted_share)} of those sampled",
+        ),
         (
             "lag in versions, mean / max",
             f"{_number(found.lag_steps_mean)} / {_number(found.lag_steps_max, digits=0)}",

@@ -69,6 +69,10 @@ class Summary:
     """Mean over steps."""
     ess_fraction: float | None
     """Mean over steps."""
+    dropped_share: float | None
+    """Sampled tokens that admission kept out of training, mean over steps."""
+    down_weighted_share: float | None
+    """Sampled tokens of the batches whose member weighed less than 1, mean over steps."""
     lag_steps_mean: float | None
     """Over all sampled tokens."""
     lag_steps_max: int | None
@@ -111,6 +115,8 @@ def summarize(records: Sequence[StepRecord], spans: Sequence[Span], given_up: Se
         idle_share_train=idle_share(record_spans(records), timeline.TRAINING, window),
         k3_nats=mean(_logged(records, metrics.K3)),
         ess_fraction=mean(_logged(records, metrics.ESS_FRACTION)),
+        dropped_share=mean(_logged(records, metrics.ADMISSION_DROPPED_SHARE)),
+        down_weighted_share=mean(_logged(records, metrics.ADMISSION_DOWN_WEIGHTED_SHARE)),
         lag_steps_mean=_weighted([(use.lag_mean, use.sampled_tokens) for use in uses]),
         lag_steps_max=max((use.lag_max for use in uses), default=None),
         engine_pause_p50_s=quantile(pauses, 0.5),

@@ -79,6 +79,26 @@ def test_lags_and_sequences_are_told_apart_over_micro_batches():
     assert read.by_sequence[0].sequence_ratio == pytest.approx(1.0)
     assert read.by_sequence[2].ratio_mean == pytest.approx(2.5)
     assert read.divergence.ratio_mean == pytest.approx(7.5 / 4)
+    tokens = [{lag: one.tokens for lag, one in lags.items()} for lags in read.by_sequence_and_lag]
+    assert tokens == [{0: 2}, {}, {1: 1, 2: 1}]
+    assert found.not_finite is None
+
+
+def test_a_ratio_that_is_no_number_is_told_with_its_sequence_and_harms_no_other():
+    found = StatisticsAccumulator(sequences=3)
+    values = torch.tensor([0.0, math.nan, 0.0], dtype=torch.float64)
+    found.add(
+        loss=torch.tensor(0.0),
+        entropy_N=torch.zeros(3),
+        log_ratio_N=values,
+        applied_N=values.exp(),
+        clipped_N=torch.zeros(3, dtype=torch.bool),
+        advantage_N=torch.ones(3),
+        lag_N=torch.zeros(3, dtype=torch.long),
+        sequence_N=torch.tensor([0, 1, 2]),
+    )
+    assert found.not_finite == 1
+    assert [math.isfinite(one.k3) for one in found.read().by_sequence] == [True, False, True]
 
 
 def test_masked_and_clipped_tokens_are_counted_once_where_they_taught():
@@ -91,6 +111,7 @@ def test_masked_and_clipped_tokens_are_counted_once_where_they_taught():
         applied_N=torch.zeros(5),
         clipped_N=torch.tensor([True, True, True, False, True]),
         masked_N=torch.tensor([True, False, True, True, False]),
+        negative_N=torch.tensor([False, False, True, True, False]),
         advantage_N=torch.tensor([1.0, -1.0, 0.0, 2.0, 0.0]),
         lag_N=torch.zeros(5, dtype=torch.long),
         sequence_N=torch.tensor([1, 1, 2, 3, 0]),
@@ -98,3 +119,5 @@ def test_masked_and_clipped_tokens_are_counted_once_where_they_taught():
     read = found.read()
     assert (read.masked_tokens, read.clipped_tokens) == (2, 1)
     assert read.masked_by_sequence == (0, 1, 0, 1)
+    assert read.negative_by_sequence == (0, 0, 0, 1)
+    assert read.trained_by_sequence == (1, 1, 1, 0)
