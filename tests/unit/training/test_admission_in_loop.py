@@ -255,6 +255,26 @@ def test_the_lag_of_a_member_is_its_own():
     assert ledger_of(record).stale_by == {"age": 2}
 
 
+def test_the_time_in_flight_and_the_time_in_the_queue_are_separate_figures():
+    """prime-rl#2957: begun at version 0, ended at 1, trained on from 3: one version in flight, two in the queue."""
+
+    def cell(bench: Bench) -> None:
+        step = bench.run_store.read_head()[0].step
+        if bench.sequence > step:
+            return
+        numbers, parts = (2 * step, 2 * step + 1), ((0, step),) if step < 3 else ((0, 0), (3, 1))
+        bench.finish(*(Group(n, f"task-{n}", "v1", tuple(
+            trajectory(n, member, reward=float(member), segments=parts) for member in range(2)
+        )) for n in numbers))  # fmt: skip
+
+    bench = Bench(parameters(training={"steps": 4}, overlap={"max_lag_versions": 3}, admission=LIMITS), cell)
+    bench.group = FakeGroup(CURRENT)
+    record = the_step(bench)
+    figures = [record.metrics[name] for name in (metrics.LAG_IN_FLIGHT_MEAN, metrics.LAG_IN_QUEUE_MEAN)]
+    assert figures == [1.0, 2.0]
+    assert record.metrics[metrics.LAG_STEPS_MEAN] == 2.5
+
+
 class LateCell:
     """Starts what may start; every fourth group finishes two steps later than the others, with its old tokens."""
 
