@@ -22,10 +22,10 @@ from driftline.records import EvaluationResult, RunDescription, TokenLedger
 from driftline.store import keys
 from driftline.store.protocol import ObjectStore
 from driftline.store.run_store import RunStore, list_runs
+from driftline.tracking.bias import Bias, Comparison, find_bias
 from driftline.tracking.steered import Steered, steered
 from driftline.tracking.steered import rows as steered_rows
 from driftline.tracking.steered import to_dict as steered_to_dict
-from driftline.tracking.bias import Bias, Comparison, find_bias
 from driftline.tracking.summary import Summary, held_out_success, summarize
 
 LATEST = "latest"
