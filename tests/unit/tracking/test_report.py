@@ -38,8 +38,6 @@ def run_of_one_step(store: MemoryStore, run: str = "r") -> RunStore:
                 metrics.EFFECTIVE_LEAD_GROUPS: 4.0,
                 metrics.BUDGET_SHARE: 1.25,
                 metrics.ADMISSION_DROPPED_SHARE: 0.125,
-                metrics.ESS_FRACTION: 0.5,
-                metrics.REWARD_MEAN: 0.75,
             },
             parts={"decode": 6.0},
             failed=[5],
