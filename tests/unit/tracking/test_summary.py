@@ -87,6 +87,8 @@ def test_summary_by_hand() -> None:
             "idle_share_train": 11 / 18,
             "k3_nats": 0.02,
             "ess_fraction": 0.8,
+            "dropped_share": None,
+            "down_weighted_share": None,
             "lag_steps_mean": 50 / 80,
             "lag_steps_max": 2,
             "engine_pause_p50_s": 0.2,
