@@ -3,9 +3,11 @@
     python -m benchmarks.staleness_study --state study.json --plots docs/images [--seeds 0 1 2] [--json figures.json]
 
 Each arm is a whole run: a real vLLM engine that stays warm over all of them, DeepSpeed in its own process, a real
-SeaweedFS between them. Engine and trainer have a processor each. An arm's result is written to `--state` as soon as
-it is there, and an arm that is in it is not run again. Seconds compare only within one seed, whose arms run one
-after the other.
+SeaweedFS between them. Engine and trainer have a processor each. A step of the trainer is stretched to `--step-s`
+seconds, so that training bounds the run and a lead is really used: with a model this small generation would.
+
+An arm's result is written to `--state` as soon as it is there, and an arm that is in it is not run again. Seconds
+compare only within one seed, whose arms run one after the other.
 """
 
 from __future__ import annotations
@@ -93,6 +95,8 @@ class Choice:
     learning_rate: float
     budget_k3_nats: float
     """Of the controller; the limits of admission are the defaults."""
+    step_s: float
+    """Least seconds that the trainer's part of a step takes."""
 
 
 def parameters(arm: Arm, seed: int, choice: Choice) -> RunParameters:
@@ -108,7 +112,7 @@ def parameters(arm: Arm, seed: int, choice: Choice) -> RunParameters:
             "seed": seed,
             "rollout": {
                 "groups_per_step": GROUPS_A_STEP, "group_size": GROUP_SIZE,
-                "episodes_in_flight": 2 * GROUPS_A_STEP * GROUP_SIZE,
+                "episodes_in_flight": 4 * GROUPS_A_STEP * GROUP_SIZE,
             },
             "overlap": overlap,
             "admission": {} if admits else dict.fromkeys(AdmissionParameters.model_fields),
@@ -184,7 +188,8 @@ class Study:
         return self._engine
 
     async def _train(self, params: RunParameters, name: str) -> None:
-        command = ["taskset", "--cpu-list", str(PROCESSORS[1]), sys.executable, "-m", "driftline.training.entry"]
+        command = ["taskset", "--cpu-list", str(PROCESSORS[1]), sys.executable, "-m", "benchmarks.stretched_trainer"]
+        command += ["--step-s", str(self._choice.step_s)]
         with (self._folder / f"{name}-trainer.log").open("w") as file:
             await supervise(
                 [*command, "--run", name],
@@ -245,7 +250,7 @@ def figures_of(arm: Arm, seed: int, records: Sequence[StepRecord]) -> dict[str, 
 
 async def carry_out(given: argparse.Namespace, done: dict[str, Any]) -> None:
     """Run what is not done yet, one seed after the other."""
-    choice = Choice(given.learning_rate, given.budget_k3)
+    choice = Choice(given.learning_rate, given.budget_k3, given.step_s)
     state: Path = given.state
     wanted = [(seed, arm) for seed in given.seeds for arm in arms() if not given.arms or arm.name in given.arms]
     left = [(seed, arm) for seed, arm in wanted if f"{arm.name}/{seed}" not in done["results"]]
@@ -279,11 +284,12 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", default=[], help="names of arms, such as admission-4; all without")
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--budget-k3", type=float, default=0.01, help="nats a token, of the controller")
+    parser.add_argument("--step-s", type=float, default=2.2, help="least seconds of the trainer's part of a step")
     parser.add_argument("--state", type=Path, default=Path("staleness-study.json"), help="results so far")
     parser.add_argument("--plots", type=Path, default=None, help="directory for the plots")
     add_json_option(parser)
     given = parser.parse_args()
-    chosen = {name: getattr(given, name) for name in ("learning_rate", "budget_k3")}
+    chosen = {name: getattr(given, name) for name in ("learning_rate", "budget_k3", "step_s")}
     done: dict[str, Any] = {"choice": chosen, "results": {}}
     if given.state.exists():
         done = json.loads(given.state.read_text())
