@@ -14,9 +14,10 @@ from itertools import pairwise
 from typing import Any
 
 from driftline.errors import DriftlineError
-from driftline.records import Claim, Group, Head, StepRecord, decode
+from driftline.records import Claim, Group, Head, MemberUse, StepRecord, decode
 from driftline.store import keys
 from driftline.store.run_store import RunStore
+from driftline.training.batching import DIVERGED, STALE
 from driftline.weights.assemble import assemble
 
 OBSERVE_S = 0.1
@@ -218,19 +219,28 @@ def _check_versions(found: Findings, run_store: RunStore, records: Sequence[Step
 
 def _check_ledger(found: Findings, records: Sequence[StepRecord]) -> None:
     """The ledger of every record balances, and agrees with the records about what was trained on."""
-    used = unused = 0
+    used = stale = unused = 0
     for record in records:
-        used += sum(use.sampled_tokens for use in record.groups if use.weight)
-        unused += sum(use.sampled_tokens for use in record.groups if not use.weight)
+        used += sum(_counted(use.uses, dropped=False) for use in record.groups if use.weight)
+        stale += sum(_counted(use.uses, dropped=True) for use in record.groups if use.weight)
+        unused += sum(_counted(use.uses) for use in record.groups if not use.weight)
+        stale += sum(_counted(one.uses) for one in record.give_ups if one.reason.startswith((STALE, DIVERGED)))
         ledger = record.ledger
         if ledger is None:
             _blame(found, f"step {record.step} carries no token ledger")
         elif ledger.imbalance:
             _blame(found, f"the ledger of step {record.step} is out of balance by {ledger.imbalance}: {ledger.terms}")
-        elif (ledger.trained + ledger.masked, ledger.zero_variance) != (used, unused):
-            _blame(found, f"step {record.step}: {used} and {unused} tokens by the records, {ledger.terms}")
+        elif (ledger.trained + ledger.masked, ledger.stale, ledger.zero_variance) != (used, stale, unused):
+            _blame(found, f"step {record.step}: {used}, {stale}, {unused} tokens by the records, {ledger.terms}")
     last = records[-1].ledger
     found.tokens_lost = last.lost if last else 0
+
+
+def _counted(uses: Iterable[MemberUse], *, dropped: bool | None = None) -> int:
+    """Tokens of the members that count in their group; of those that were dropped, or were not, if that is given."""
+    return sum(
+        use.sampled_tokens for use in uses if use.counted and (dropped is None or dropped == (use.verdict == "drop"))
+    )
 
 
 def _blame(found: Findings, note: str) -> None:

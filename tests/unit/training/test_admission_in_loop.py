@@ -14,8 +14,8 @@ from driftline.records import Group, StepRecord, TokenLedger
 from driftline.tracking import metrics
 from driftline.tracking.bias import find_bias
 from driftline.training.resume import batch_of_record
+from tests.support.trainer_bench import Bench, eager_cell, stopped_after, sync
 from tests.support.training import OPEN, FakeGroup, group, parameters, trajectory
-from tests.unit.training.test_loop import Bench, eager_cell, stopped_after, sync
 
 CURRENT = -0.5
 """What the policy gives every token: the log-probability with which `trajectory` samples."""

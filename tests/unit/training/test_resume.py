@@ -13,8 +13,8 @@ from driftline.errors import LimitExceeded
 from driftline.records import Group, StepRecord
 from driftline.store import keys
 from driftline.tracking import metrics
+from tests.support.trainer_bench import Bench, eager_cell, stopped_after, sync
 from tests.support.training import FakeGroup, GroupStream, group
-from tests.unit.training.test_loop import Bench, eager_cell, stopped_after, sync
 
 
 def every(steps: int, **training: int) -> Any:
