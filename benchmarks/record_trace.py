@@ -3,7 +3,8 @@
     python -m benchmarks.record_trace --out trace.jsonl [--steps 8] [--seed 0] [--json figures.json]
 
 The policy is the warm-started one and what the steps make of it, so that episodes have the lengths of training, its
-failures and its guesses included.
+failures and its guesses included. On the same engine the first groups are then replayed, and their tokens counted:
+`replayed_as_recorded` is the share of episodes in which prompt, turns and observations have their recorded lengths.
 """
 
 from __future__ import annotations
@@ -12,20 +13,35 @@ import argparse
 import asyncio
 import logging
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import add_json_option, tell
-from benchmarks.staleness_study import PROCESSORS, Choice, Study
 from driftline import traces
 from driftline.engine.environment_variables import engine_environment
+from driftline.engine.protocol import Engine
+from driftline.environment import resolve
 from driftline.params import RunParameters, settings
-from driftline.rollout.bootstrap import pin, read_run
+from driftline.process import supervise
+from driftline.rollout.bootstrap import Surroundings, make_engine, pin, read_run
 from driftline.rollout.cell import collect
+from driftline.rollout.episode import EpisodeLimits, EpisodeResources
+from driftline.rollout.evaluate import evaluate_version
+from driftline.rollout.guard import EnvironmentGuard
+from driftline.rollout.meters import BusyMeter
+from driftline.store.protocol import ObjectStore
 from driftline.store.run_store import RunStore
 from driftline.store.trace_export import Export, export
+from driftline.traces import EpisodeShape, groups_of, shape_of
 from driftline.tracking.sink import NullSink
+from driftline.training.base_model import BaseModelSpec, find
+from driftline.training.environment_variables import training_environment
+from environments.trace_replay import TraceReplay
+from environments.trace_replay.family import tasks_of
+from tasks.refresh import draw, publish
+from tasks.runs import create, first_head
 from tests.support.seaweed import running_seaweed
 
 RUN = "pointer-chase"
@@ -38,53 +54,89 @@ def parameters(steps: int, seed: int) -> RunParameters:
     return RunParameters.model_validate(
         {
             "seed": seed,
+            "model": {"warm_start_steps": 250},
             "rollout": {"groups_per_step": GROUPS_A_STEP, "group_size": GROUP_SIZE, "episodes_in_flight": 128},
             "overlap": {"lead_groups": GROUPS_A_STEP},
-            "engine": {"cpus": PROCESSORS[:1]},
-            "training": {"steps": steps, "cpus": PROCESSORS[1:]},
+            "engine": {"cpus": (0,)},
+            "training": {"steps": steps, "cpus": (1,)},
             "tracking": {"traces_every_steps": 0},
         }
     )
 
 
-class Recorder(Study):
-    """Runs once, by the means of the study, with its own parameters."""
-
-    async def record(self, params: RunParameters) -> None:
-        """Run to the end."""
-        await self._create(params, RUN, await self._base_model(params))
-        found = await asyncio.to_thread(read_run, RUN, self._settings)
-        engine = await self._warm_engine(found)
-        async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as group:
-            group.create_task(self._train(params, RUN))
-            group.create_task(
-                collect(
-                    found.run_store,
-                    params,
-                    cell="c0",
-                    engine=engine,
-                    renderer=found.renderer,
-                    family=found.family,
-                    sink=NullSink(),
-                    on_progress=lambda event: None,
-                )
-            )
+async def create_run(params: RunParameters, store: ObjectStore, folder: Path) -> None:
+    """Make the base model, publish the tasks, and create the run."""
+    spec = BaseModelSpec.of(params)
+    (folder / "spec.json").write_text(spec.model_dump_json())
+    maker = [sys.executable, "-m", "driftline.training.warm_start", "--spec", str(folder / "spec.json")]
+    await supervise(maker, env={**os.environ, **training_environment(params, os.environ)})
+    model = find(store, spec.digest())
+    assert model is not None
+    family, chosen = resolve(params.environment.id), params.environment
+    proposal = await asyncio.to_thread(draw, family, 512, 64, params.seed)
+    versions = await asyncio.to_thread(publish, store, chosen.task_set, proposal)
+    description = await create(RUN, params, model, versions, None)
+    RunStore(store, RUN).create_head(first_head(description, params.overlap.lead_groups))
 
 
-async def record(steps: int, seed: int) -> Export:
-    """The groups that all steps of a run trained on."""
-    params = parameters(steps, seed)
-    with tempfile.TemporaryDirectory(prefix="driftline-record-") as name, running_seaweed(Path(name)) as seaweed:
-        os.environ.update({**seaweed.environment, "DRIFTLINE_WORK_DIR": str(Path(name) / "work")})
+async def train(params: RunParameters) -> None:
+    """The trainer, in its own process."""
+    command = [sys.executable, "-m", "driftline.training.entry", "--run", RUN]
+    await supervise(command, env={**os.environ, **training_environment(params, os.environ)})
+
+
+async def play(found: Surroundings, engine: Engine) -> None:
+    """The cell."""
+    await collect(
+        found.run_store,
+        found.parameters,
+        cell="c0",
+        engine=engine,
+        renderer=found.renderer,
+        family=found.family,
+        sink=NullSink(),
+        on_progress=lambda event: None,
+    )
+
+
+async def replayed_as_recorded(made: Export, found: Surroundings, engine: Engine) -> float:
+    """Replay the first groups; the share of their episodes that have the recorded tokens."""
+    limits = EpisodeLimits.of(found.parameters)
+    resources = EpisodeResources(TraceReplay(), engine, found.renderer, limits, EnvironmentGuard(), BusyMeter())
+    groups = groups_of(made.trace)[:GROUPS_A_STEP]
+    tasks = tasks_of([shape for members in groups for shape in members])
+    played = await evaluate_version(
+        resources, RUN, tasks, task_set="replay", episodes_per_task=GROUP_SIZE, slots=len(tasks) * GROUP_SIZE
+    )
+    again = {(t.group, t.member): tokens(shape_of(t, "replay")) for t in played}
+    recorded = {(n, shape.member): tokens(shape) for n, members in enumerate(groups) for shape in members}
+    return sum(again[place] == counts for place, counts in recorded.items()) / len(recorded)
+
+
+def tokens(shape: EpisodeShape) -> tuple[object, ...]:
+    """All counts of an episode."""
+    return shape.prompt_tokens, shape.sampled_tokens, shape.observation_tokens
+
+
+async def record(params: RunParameters, folder: Path) -> tuple[Export, float]:
+    """Run; what all steps trained on, and the share that replays exactly."""
+    with running_seaweed(folder) as seaweed:
+        os.environ.update({**seaweed.environment, "DRIFTLINE_WORK_DIR": str(folder / "work")})
         os.environ.update(engine_environment(params.engine, os.environ))
         settings.cache_clear()
-        pin(PROCESSORS[:1])
-        recorder = Recorder(seaweed, Path(name), Choice(3e-4, 0.3, 0.05, 0.02))
+        await create_run(params, seaweed.store(60.0), folder)
+        found = await asyncio.to_thread(read_run, RUN, settings())
+        pin(params.engine.cpus)
+        engine = make_engine(params.engine, found.model_dir, RUN)
         try:
-            await recorder.record(params)
+            await engine.start()
+            async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as group:
+                group.create_task(train(params))
+                group.create_task(play(found, engine))
+            made = await asyncio.to_thread(export, found.run_store, (1, params.training.steps))
+            return made, await replayed_as_recorded(made, found, engine)
         finally:
-            await recorder.close()
-        return export(RunStore(seaweed.store(60.0), RUN), (1, steps))
+            await engine.close()
 
 
 def figures(made: Export) -> dict[str, Any]:
@@ -110,8 +162,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     add_json_option(parser)
     given = parser.parse_args()
-    made = asyncio.run(record(given.steps, given.seed))
-    tell({"sha256": traces.write(given.out, made.trace)} | figures(made), given.json)
+    with tempfile.TemporaryDirectory(prefix="driftline-record-") as name:
+        made, share = asyncio.run(record(parameters(given.steps, given.seed), Path(name)))
+    sha256 = traces.write(given.out, made.trace)
+    tell({"sha256": sha256, "replayed_as_recorded": share} | figures(made), given.json)
 
 
 if __name__ == "__main__":

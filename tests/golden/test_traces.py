@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from driftline import traces
-from environments.trace_replay import published_tail
+from environments.trace_replay import POINTER_CHASE, published_tail
 
 TRACES = Path(published_tail.__file__).parent / "traces"
 DIGESTS = {
@@ -17,6 +17,8 @@ DIGESTS = {
     0.9: "8ebf217f9dc157d36377b14c3db8d60d4bef9b350ebb368bfc9c039b116f6a09",
     1.3: "85772e69e29cd6a5dad6b0703a4d76eaf691552f7bcca7528f771bedba6f582f",
 }
+
+RECORDED = "9a19f63112a2cb2c3524070524d8fbc6f9a2a0b9878d1e8a8b9a14a170f0d5fe"
 
 
 @pytest.mark.parametrize("sigma", DIGESTS)
@@ -60,3 +62,13 @@ def test_traces_of_different_sigma_have_the_same_episodes() -> None:
 
 def test_the_first_groups_do_not_depend_on_how_many_are_drawn() -> None:
     assert published_tail.generate(groups=3) == published_tail.generate()[:24]
+
+
+def test_the_recorded_trace() -> None:
+    path = TRACES / "pointer_chase.jsonl"
+    assert traces.digest(path.read_bytes()) == RECORDED
+    groups = traces.groups_of(traces.load(path))
+    assert [len(members) for members in groups] == [8] * 64
+    assert {shape.environment for members in groups for shape in members} == {"pointer_chase/v1"}
+    assert {shape.prompt_tokens for members in groups for shape in members} == {4}
+    assert len(POINTER_CHASE.generate(0, 64)) == 64
