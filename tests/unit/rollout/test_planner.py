@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+import pytest
+
 from driftline.environment import Task
 from driftline.records import Claim, TrajectoryStatus
 from driftline.rollout import scheduler
@@ -94,15 +96,19 @@ def test_only_what_ended_by_itself_teaches() -> None:
 
 
 def test_a_group_that_comes_back_with_another_attempt_is_another() -> None:
+    """It took 3 s from its own start, not 13 from that of the attempt that was lost."""
     bench = Bench("predicted")
     lost = bench.open(0, "t")
     bench.begin(0, 0)
+    bench.now = 10.0
     again = bench.open(0, "t")
     again.claim = replace(again.claim, attempt=2)
     bench.begin(0, 0)
     bench.planner.end(lost, 0, None)
     bench.end(0, 0, 3.0)
-    assert bench.planner.error()["unpredicted"] == 1
+    learnt = bench.planner._predict(again)
+    assert learnt is not None
+    assert learnt.seconds.middle == pytest.approx(3.0)
 
 
 def test_windows_that_the_slots_do_not_reach_are_not_looked_at() -> None:
