@@ -24,7 +24,7 @@ from typing import Any
 
 from driftline.errors import DriftlineError
 from driftline.params import RunParameters
-from driftline.records import Head, PolicyVersion, Span, StepRecord, StepTimes, TokenLedger, WeightsManifest
+from driftline.records import GroupUse, Head, PolicyVersion, Span, StepRecord, StepTimes, TokenLedger, WeightsManifest
 from driftline.store.run_store import RunStore, TrainerLease
 from driftline.tracking import metrics
 from driftline.tracking.critical_path import attribute
@@ -185,8 +185,28 @@ class TrainingLoop:
             )
         now = self._clock()
         times = StepTimes(previous_commit, ready.ready, train_start, train_end, now, now)
+        record = self._record(ready, uses, outcome, manifest, times)
+        record, lead_groups = self._steer(record)
+        with self._store_use.committing():
+            self._commit(record, lead_groups)
+        self._report(record, ready)
+        self._checkpoint(record)
+        return manifest, times.committed
+
+    def _record(
+        self,
+        ready: ReadyBatch,
+        uses: tuple[GroupUse, ...],
+        outcome: StepOutcome,
+        manifest: WeightsManifest,
+        times: StepTimes,
+    ) -> StepRecord:
+        """Put a step on record that has given the weights of `manifest`: all but what steering adds."""
+        head = self._lease.head
+        version, step = head.version, head.step + 1
+        assert version is not None, "version 0 is published before the first step"
         parts: dict[str, float] = {
-            **attribute(previous_commit, ready.ready, ready.groups, applied_unix=ready.applied)
+            **attribute(times.previous_commit, ready.ready, ready.groups, applied_unix=ready.applied)
         }
         values = step_metrics(
             outcome,
@@ -201,10 +221,10 @@ class TrainingLoop:
         )
         frontier, ledger = self._intake.book.advance(), self._intake.book.ledger()
         values |= ledger_metrics(ledger) | self._store_use.take(ready.read_s, ledger) | self._intake.admission(uses)
-        values[metrics.DAMAGED_OBJECTS] = float(len(self._lease.head.set_aside))
+        values[metrics.DAMAGED_OBJECTS] = float(len(head.set_aside))
         self._check_ledger(ledger, step)
         divergence = batch_divergence(in_batch(uses, ready.groups), outcome.statistics, version.number)
-        record = StepRecord(
+        return StepRecord(
             run=self._run_store.run,
             step=step,
             epoch=self._lease.epoch,
@@ -215,21 +235,15 @@ class TrainingLoop:
             metrics=values | self._notes,
             time_to_batch_s=parts,
             times=times,
-            previous=self._lease.head.record,
+            previous=head.record,
             checkpoint=self._writer.newest_checkpoint,
             frontier=frontier,
             ledger=ledger,
-            lead_groups=self._lease.head.lead_groups,
+            lead_groups=head.lead_groups,
             by_lag=divergence.by_lag,
             by_environment=divergence.by_environment,
             floor_by_cell=divergence.floor_by_cell,
         )
-        record, lead_groups = self._steer(record)
-        with self._store_use.committing():
-            self._commit(record, lead_groups)
-        self._report(record, ready)
-        self._checkpoint(record)
-        return manifest, times.committed
 
     def _check_ledger(self, ledger: TokenLedger, step: int) -> None:
         if ledger.imbalance:
