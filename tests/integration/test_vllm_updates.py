@@ -270,6 +270,7 @@ async def test_another_run_is_served_from_its_own_weights_and_counts_from_zero(
     assert (status.version, status.generated_tokens, status.scored_tokens) == (None, 0, 0)
     report = await case.engine.update(manifest)
     assert report.applied
+    assert report.loaded is not None
     assert report.loaded.deltas == 0
     case.models.append(model)
     turn = await case.generate(PROMPT, max_tokens=16)

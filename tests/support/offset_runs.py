@@ -55,7 +55,12 @@ def summary(tokens: int, k3: float) -> DivergenceSummary:
 def ledger(step: int, groups: int) -> TokenLedger:
     """Of a run that has trained nearly everything; it balances."""
     trained, ready, probe, cancelled = 900 * step, 60, 4 * step, 3 * step
-    terms = dict.fromkeys(TERMS, 0) | {"trained": trained, "ready": ready, "probe": probe, "cancelled": cancelled}
+    terms: dict[str, Any] = dict.fromkeys(TERMS, 0) | {
+        "trained": trained,
+        "ready": ready,
+        "probe": probe,
+        "cancelled": cancelled,
+    }
     by = {"killed": cancelled - step, "late": step}
     return TokenLedger(generated=sum(terms.values()), **terms, cancelled_by=by, incarnations=())
 
