@@ -234,6 +234,8 @@ def figures_of(arm: Arm, seed: int, records: Sequence[StepRecord]) -> dict[str, 
         "k3_nats": mean([record.metrics[metrics.K3] for record in records]),
         "ess_fraction": mean([record.metrics[metrics.ESS_FRACTION] for record in records]),
         "dropped_share": (dropped + given_up) / max(1, tokens + given_up),
+        "admission_s": mean([record.metrics[metrics.ADMISSION_SECONDS] for record in records]),
+        "admission_forward_s": mean([record.metrics[metrics.ADMISSION_SCORE_SECONDS] for record in records]),
         "reward_last": mean([record.metrics[metrics.REWARD_MEAN] for record in records[-5:]]),
         "curve": [
             {

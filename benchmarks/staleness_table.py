@@ -49,7 +49,7 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 _MEANS = (
     "steps", "success", "wall_clock_s", "step_s", "effective_lead_batches", "lead_batches_mean", "k3_nats",
-    "ess_fraction", "dropped_share", "reward_last",
+    "ess_fraction", "dropped_share", "reward_last", "admission_s", "admission_forward_s",
 )  # fmt: skip
 
 
