@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 import uuid
 from collections import Counter
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from driftline.params import RunParameters
+from driftline.store import keys
 from driftline.store.client import S3Store
 from driftline.store.run_store import RunStore
 from tests.support.seaweed import Seaweed
@@ -60,6 +62,24 @@ async def child(seaweed: Seaweed, work_dir: Path, module: str, *arguments: str) 
         await process.wait()
 
 
+async def kill_amid_work(cell: Child, run_store: RunStore) -> None:
+    """Kill a cell that holds a claim which it has not finished: it is stopped first, so that it cannot meanwhile."""
+    while True:
+        os.kill(cell.process.pid, signal.SIGSTOP)
+        if await asyncio.to_thread(unfinished, run_store):
+            break
+        os.kill(cell.process.pid, signal.SIGCONT)
+        await asyncio.sleep(0.01)
+    cell.process.kill()
+
+
+def unfinished(run_store: RunStore) -> set[str]:
+    """Keys of claims on groups that are not in the store."""
+    run = run_store.run
+    claims = {info.key for info in run_store.store.list(f"{keys.run_prefix(run)}claims/")}
+    return claims - {keys.claim(run, group.number) for group in RunStore(run_store.store, run).new_groups()}
+
+
 @pytest.fixture
 def params() -> RunParameters:
     """A policy that says anything, at most ten turns of it."""
@@ -83,7 +103,7 @@ async def test_a_killed_cell_is_followed_by_another_and_every_group_is_there_onc
             reading = asyncio.create_task(first.read())
             while len(trainer.batches) < 4:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-            first.process.kill()
+            await kill_amid_work(first, run_store)
             assert await reading == -9
         assert not training.done()
         async with child(seaweed, tmp_path, *arguments) as second:
