@@ -198,6 +198,7 @@ def test_the_causes_are_named_from_records_and_reports():
     assert last(floors={"c0": summary(1e-9), "c1": summary(1e-4)}) == ("failed weight sync", "c1")
     refused = report("c1", refused_version=3, probe_difference_nats=0.02)
     assert last([report(), refused]) == ("failed weight sync", "c1")
+    assert last([refused]) == ("failed weight sync", "c1"), "the only engine, and off by little"
     assert last([replace(refused, head_version=-2)]) == ("healthy", ""), "a cell that is long gone"
     assert last([report(probe_difference_nats=0.02)]) == ("engine mismatch", "")
 
