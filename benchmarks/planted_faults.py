@@ -55,9 +55,11 @@ CASES = {
 }
 CONTROLS = {
     "null-update": Case(HEALTHY, "healthy", steps=20, learning_rate=0.0),
+    "in-flight": Case(Fault(in_flight=True), "healthy"),
     "synchronous": Case(Fault(lead_batches=0), "healthy", temperature=0.7),
 }
-"""Healthy runs whose divergence must stay at its floor: nothing is learnt, or everything is of lag 0."""
+"""Healthy runs: nothing is learnt, or everything is of lag 0, and so divergence must stay at its floor; or every
+update meets requests in flight, which must not look like a floor."""
 KNOWN = CASES | CONTROLS
 
 

@@ -53,6 +53,8 @@ class Fault:
     """Its engine goes on with version 1, and says that it has taken up the next ones."""
     lead_batches: int | None = None
     """Whole batches sampled ahead, in place of half of one."""
+    in_flight: bool = False
+    """No fault: what is sampled ahead begins just before an update, and so is surely in flight at it."""
     retokenised: bool = False
     """What was sampled around the seam of two turns travels as text, and comes back as other tokens."""
 
@@ -96,6 +98,9 @@ class Cells:
         if self._fault.stuck_cell:
             groups = await self._with_a_stuck_cell(head.version)
         else:
+            if self._fault.in_flight and number > 0:
+                self._begin_ahead()
+                await self._until_in_flight()
             await self._update(head.version, CELLS)
             if self._fault.lead_batches is not None:
                 last = (number + self._fault.lead_batches + 1) * GROUPS
@@ -105,7 +110,7 @@ class Cells:
                 groups = [*await self._finish(range(self._begun, self._begun + fresh))]
                 groups += await self._take_ahead()
         await asyncio.to_thread(self._deliver, groups, number)
-        if self._fault.lead_batches is None and not self._fault.stuck_cell:
+        if self._fault.lead_batches is None and not self._fault.stuck_cell and not self._fault.in_flight:
             self._begin_ahead()
 
     async def end(self) -> None:
@@ -116,6 +121,13 @@ class Cells:
         numbers = range(self._begun, self._begun + GROUPS // 2)
         self._begun = numbers.stop
         self._ahead = [asyncio.create_task(self._group(number)) for number in numbers]
+
+    async def _until_in_flight(self) -> None:
+        """Wait until a few tokens of what was begun are sampled, and most are not."""
+        few = len(self._ahead) * MEMBERS * SAMPLED // 8
+        async with asyncio.timeout(60.0):
+            while self._engine.status().in_flight_tokens < few:  # noqa: ASYNC110 (the engine offers no event)
+                await asyncio.sleep(0.002)
 
     async def _take_ahead(self) -> list[Group]:
         ahead, self._ahead = self._ahead, []

@@ -112,13 +112,18 @@ def _off_the_probe(engines: Sequence[EngineFigures], limits: DiagnosisLimits) ->
 
 
 def _standing_out(engines: Sequence[EngineFigures], limits: DiagnosisLimits) -> tuple[EngineFigures, str] | None:
-    """The engine whose floor is that of other weights."""
+    """The engine whose floor is that of other weights.
+
+    Those move all of its tokens a little, so that its floor is known well. A floor made by few tokens, taken for
+    others, is not, and by chance more of them fall to one engine than to another.
+    """
     measured = [engine for engine in engines if engine.floor.tokens >= limits.fewest_tokens]
     for engine in measured:
         others = [other.floor.k3 for other in measured if other is not engine]
         if not others or not _too_high(engine.floor, limits):
             continue
-        if not engine.floor.k3 <= limits.outlier_ratio * max(others):
+        surely = engine.floor.k3 - limits.certainty * engine.floor.k3_error
+        if not surely <= limits.outlier_ratio * max(others):
             return engine, (
                 f"engine {engine.engine} has k3 {engine.floor.k3:.2e} nats a token at lag 0, the others at most "
                 f"{max(others):.2e}: its weights are not those of version {engine.version}: restart it"

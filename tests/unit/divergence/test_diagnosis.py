@@ -189,6 +189,15 @@ def test_one_engine_alone_or_all_alike_do_not_stand_out():
     assert diagnose(apart, {0: high}, LIMITS).engine == "c0"
 
 
+def test_few_tokens_taken_for_others_do_not_make_an_engine_stand_out():
+    """Re-tokenised seams fall to one engine by chance; weights of another version move every token."""
+    whole = engine(1e-6, summary(1e-13, 256), name="c1")
+    seams = engine(1e-6, summary(2e-2, 256, error=9e-3))
+    assert diagnose([seams, whole], {}, LIMITS).cause == "engine mismatch"
+    moved = engine(1e-6, summary(2e-2, 256, error=2e-3))
+    assert diagnose([moved, whole], {}, LIMITS).cause == "failed weight sync"
+
+
 def test_figures_by_hand():
     found = diagnose(
         [engine(2e-5, summary(3e-7, 50))],
