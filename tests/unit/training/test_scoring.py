@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from driftline.params import AdmissionParameters
 from driftline.training.scoring import GroupScorer
 from tests.support.trainer_bench import Bench, eager_cell
 from tests.support.training import FakeGroup, group, parameters
@@ -27,7 +28,8 @@ def test_groups_that_grow_too_old_while_they_wait_are_given_up():
         else:
             eager_cell(bench)
 
-    bench = Bench(parameters(overlap={"lead_groups": 0, "max_lag_versions": 1}), cell)
+    no_limits = dict.fromkeys(AdmissionParameters.model_fields)
+    bench = Bench(parameters(overlap={"lead_groups": 0, "max_lag_versions": 1}, admission=no_limits), cell)
     bench.loop().run()
     records = bench.run_store.steps()
     assert [[use.group for use in record.groups] for record in records[:2]] == [[0, 1], [2, 3]]
