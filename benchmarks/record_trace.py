@@ -19,29 +19,21 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import add_json_option, tell
+from benchmarks.local_run import begin, host_engine, play
 from driftline import traces
-from driftline.engine.environment_variables import engine_environment
 from driftline.engine.protocol import Engine
-from driftline.environment import resolve
 from driftline.params import RunParameters, settings
 from driftline.process import supervise
-from driftline.rollout.bootstrap import Surroundings, make_engine, pin, read_run
-from driftline.rollout.cell import collect
+from driftline.rollout.bootstrap import Surroundings, make_engine, read_run
 from driftline.rollout.episode import EpisodeLimits, EpisodeResources
 from driftline.rollout.evaluate import evaluate_version
 from driftline.rollout.guard import EnvironmentGuard
 from driftline.rollout.meters import BusyMeter
-from driftline.store.protocol import ObjectStore
-from driftline.store.run_store import RunStore
 from driftline.store.trace_export import Export, export
 from driftline.traces import EpisodeShape, groups_of, shape_of
-from driftline.tracking.sink import NullSink
-from driftline.training.base_model import BaseModelSpec, find
 from driftline.training.environment_variables import training_environment
 from environments.trace_replay import TraceReplay
 from environments.trace_replay.family import tasks_of
-from tasks.refresh import draw, publish
-from tasks.runs import create, first_head
 from tests.support.seaweed import running_seaweed
 
 RUN = "pointer-chase"
@@ -55,6 +47,7 @@ def parameters(steps: int, seed: int) -> RunParameters:
         {
             "seed": seed,
             "model": {"warm_start_steps": 250},
+            "environment": {"train_tasks": 512, "held_out_tasks": 64},
             "rollout": {"groups_per_step": GROUPS_A_STEP, "group_size": GROUP_SIZE, "episodes_in_flight": 128},
             "overlap": {"lead_groups": GROUPS_A_STEP},
             "engine": {"cpus": (0,)},
@@ -64,39 +57,10 @@ def parameters(steps: int, seed: int) -> RunParameters:
     )
 
 
-async def create_run(params: RunParameters, store: ObjectStore, folder: Path) -> None:
-    """Make the base model, publish the tasks, and create the run."""
-    spec = BaseModelSpec.of(params)
-    (folder / "spec.json").write_text(spec.model_dump_json())
-    maker = [sys.executable, "-m", "driftline.training.warm_start", "--spec", str(folder / "spec.json")]
-    await supervise(maker, env={**os.environ, **training_environment(params, os.environ)})
-    model = find(store, spec.digest())
-    assert model is not None
-    family, chosen = resolve(params.environment.id), params.environment
-    proposal = await asyncio.to_thread(draw, family, 512, 64, params.seed)
-    versions = await asyncio.to_thread(publish, store, chosen.task_set, proposal)
-    description = await create(RUN, params, model, versions, None)
-    RunStore(store, RUN).create_head(first_head(description, params.overlap.lead_groups))
-
-
 async def train(params: RunParameters) -> None:
     """The trainer, in its own process."""
     command = [sys.executable, "-m", "driftline.training.entry", "--run", RUN]
     await supervise(command, env={**os.environ, **training_environment(params, os.environ)})
-
-
-async def play(found: Surroundings, engine: Engine) -> None:
-    """The cell."""
-    await collect(
-        found.run_store,
-        found.parameters,
-        cell="c0",
-        engine=engine,
-        renderer=found.renderer,
-        family=found.family,
-        sink=NullSink(),
-        on_progress=lambda event: None,
-    )
 
 
 async def replayed_as_recorded(made: Export, found: Surroundings, engine: Engine) -> float:
@@ -121,12 +85,9 @@ def tokens(shape: EpisodeShape) -> tuple[object, ...]:
 async def record(params: RunParameters, folder: Path) -> tuple[Export, float]:
     """Run; what all steps trained on, and the share that replays exactly."""
     with running_seaweed(folder) as seaweed:
-        os.environ.update({**seaweed.environment, "DRIFTLINE_WORK_DIR": str(folder / "work")})
-        os.environ.update(engine_environment(params.engine, os.environ))
-        settings.cache_clear()
-        await create_run(params, seaweed.store(60.0), folder)
+        host_engine(params.engine, seaweed, folder)
+        await begin(params, RUN, seaweed.store(60.0), folder)
         found = await asyncio.to_thread(read_run, RUN, settings())
-        pin(params.engine.cpus)
         engine = make_engine(params.engine, found.model_dir, RUN)
         try:
             await engine.start()

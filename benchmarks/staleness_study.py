@@ -26,25 +26,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import add_json_option, write
+from benchmarks.local_run import begin, host_engine, play
 from benchmarks.staleness_table import plot, summarise, table
-from driftline.engine.environment_variables import engine_environment
 from driftline.engine.vllm_engine import VllmEngine
-from driftline.environment import resolve
 from driftline.params import AdmissionParameters, RunParameters, Settings, settings
 from driftline.process import supervise
-from driftline.records import ModelSource, StepRecord
-from driftline.rollout.bootstrap import Surroundings, pin, read_run
-from driftline.rollout.cell import collect
+from driftline.records import StepRecord
+from driftline.rollout.bootstrap import Surroundings, read_run
 from driftline.rollout.evaluate import evaluate
-from driftline.store.client import open_store
 from driftline.store.protocol import ObjectStore
-from driftline.store.run_store import RunStore
 from driftline.tracking import metrics
 from driftline.tracking.sink import NullSink
-from driftline.training.base_model import BaseModelSpec, find
-from driftline.training.environment_variables import training_environment
-from tasks.refresh import draw, publish
-from tasks.runs import create, first_head
 from tests.support.seaweed import Seaweed, running_seaweed
 
 log = logging.getLogger("staleness-study")
@@ -144,39 +136,17 @@ class Study:
     async def run(self, arm: Arm, seed: int, name: str) -> dict[str, Any]:
         """Run an arm to its end, and evaluate its policy."""
         params = parameters(arm, seed, self._choice)
-        model = await self._base_model(params)
-        await self._create(params, name, model)
+        await begin(params, name, self._store, self._folder)
         found = await asyncio.to_thread(read_run, name, self._settings)
         engine = await self._warm_engine(found)
         async with asyncio.timeout(ARM_DEADLINE_S), asyncio.TaskGroup() as group:
             group.create_task(self._train(params, name))
-            group.create_task(_collect(found, engine))
+            group.create_task(play(found, engine))
         versions = [0, arm.steps] if arm.correction == "none" and arm.lead_batches == 0 else [arm.steps]
         results = await evaluate(found, engine, NullSink(), versions)
         success = {result.version: result.success for result in results}
         records = await asyncio.to_thread(found.run_store.steps)
         return figures_of(arm, seed, records) | {"success": success[arm.steps], "success_base": success.get(0)}
-
-    async def _base_model(self, params: RunParameters) -> ModelSource:
-        spec = BaseModelSpec.of(params)
-        made = find(self._store, spec.digest())
-        if made is not None:
-            return made
-        file = self._folder / f"spec-{params.seed}.json"
-        file.write_text(spec.model_dump_json())
-        maker = [sys.executable, "-m", "driftline.training.warm_start", "--spec", str(file)]
-        await supervise(maker, env={**os.environ, **training_environment(params, os.environ)})
-        made = find(self._store, spec.digest())
-        assert made is not None
-        return made
-
-    async def _create(self, params: RunParameters, name: str, model: ModelSource) -> None:
-        chosen = params.environment
-        family = resolve(chosen.id)
-        proposal = await asyncio.to_thread(draw, family, chosen.train_tasks, chosen.held_out_tasks, params.seed)
-        versions = await asyncio.to_thread(publish, self._store, chosen.task_set, proposal)
-        description = await create(name, params, model, versions, None)
-        RunStore(self._store, name).create_head(first_head(description, params.overlap.lead_groups))
 
     async def _warm_engine(self, found: Surroundings) -> VllmEngine:
         run = found.run_store.run
@@ -196,19 +166,6 @@ class Study:
                 env={**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
                 on_log=lambda line: print(line, file=file),
             )
-
-
-async def _collect(found: Surroundings, engine: VllmEngine) -> None:
-    await collect(
-        found.run_store,
-        found.parameters,
-        cell="c0",
-        engine=engine,
-        renderer=found.renderer,
-        family=found.family,
-        sink=NullSink(),
-        on_progress=lambda event: None,
-    )
 
 
 def figures_of(arm: Arm, seed: int, records: Sequence[StepRecord]) -> dict[str, Any]:
@@ -258,11 +215,7 @@ async def carry_out(given: argparse.Namespace, done: dict[str, Any]) -> None:
     left = [(seed, arm) for seed, arm in wanted if f"{arm.name}/{seed}" not in done["results"]]
     with tempfile.TemporaryDirectory(prefix="driftline-study-") as name, running_seaweed(Path(name)) as seaweed:
         folder = Path(name)
-        os.environ.update({**seaweed.environment, "DRIFTLINE_WORK_DIR": str(folder / "work")})
-        os.environ.update(engine_environment(parameters(Arm("none", 0), 0, choice).engine, os.environ))
-        settings.cache_clear()
-        open_store(settings())
-        pin(PROCESSORS[:1])
+        host_engine(parameters(Arm("none", 0), 0, choice).engine, seaweed, folder)
         study = Study(seaweed, folder, choice)
         try:
             for number, (seed, arm) in enumerate(left):

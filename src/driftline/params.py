@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from driftline.divergence_sections import AdmissionParameters as AdmissionParameters
+from driftline.divergence_sections import DiagnosisParameters as DiagnosisParameters
+from driftline.divergence_sections import OverlapParameters as OverlapParameters
+from driftline.divergence_sections import Section
 from driftline.measured import FLOOR_K3_NATS
 from driftline.settings import RankSettings as RankSettings
 from driftline.settings import Settings as Settings
@@ -18,11 +22,7 @@ from driftline.settings import adopt_environment as adopt_environment
 from driftline.settings import settings as settings
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ModelParameters(_Section):
+class ModelParameters(Section):
     """Where the base policy comes from."""
 
     source: Literal["warm_start", "directory", "smollm2"] = Field(
@@ -51,7 +51,7 @@ class ModelParameters(_Section):
         return self
 
 
-class EnvironmentParameters(_Section):
+class EnvironmentParameters(Section):
     """What the policy learns to do."""
 
     id: str = Field("pointer_chase/v1", description="Versioned environment id, or package.module:Class.")
@@ -63,7 +63,7 @@ class EnvironmentParameters(_Section):
     episode_deadline_s: float = Field(120.0, gt=0, description="Deadline of a whole episode, in seconds.")
 
 
-class RolloutParameters(_Section):
+class RolloutParameters(Section):
     """How trajectories are sampled."""
 
     group_size: int = Field(8, ge=2, description="Members of a group.")
@@ -77,7 +77,7 @@ class RolloutParameters(_Section):
     lease_s: float = Field(20.0, gt=1, description="Seconds (of the store's clock) that a claim holds.")
 
 
-class SchedulingParameters(_Section):
+class SchedulingParameters(Section):
     """In which order a cell's episodes start."""
 
     order: Literal["number", "predicted"] = Field(
@@ -87,92 +87,7 @@ class SchedulingParameters(_Section):
     )
 
 
-class OverlapParameters(_Section):
-    """How far generation may run ahead of training."""
-
-    controller: Literal["fixed", "divergence"] = Field(
-        "fixed",
-        description="`fixed`: lead_groups stays as given; `divergence`: the run begins with it, and each step sets "
-        "it anew so that k3 stays within the budget.",
-    )
-    lead_groups: int = Field(16, ge=0, description="Groups that may start ahead; 0 is exactly synchronous.")
-    max_lag_versions: int = Field(8, ge=0, description="Hard limit of a group's oldest token, in versions.")
-    budget_k3_nats: float = Field(
-        0.01,
-        gt=0,
-        description="Most k3 a token that a batch should have: what the controller spends on overlap, and beyond "
-        "which a run is said to be stale.",
-    )
-    lowest_groups: int = Field(0, ge=0, description="`controller: divergence`: least lead.")
-    highest_groups: int | None = Field(
-        None, ge=0, description="`controller: divergence`: most lead; None is max_lag_versions * groups_per_step."
-    )
-    step_groups: int | None = Field(
-        None, ge=1, description="`controller: divergence`: most groups added at once; None is groups_per_step."
-    )
-
-    @model_validator(mode="after")
-    def _limits_need_the_controller(self) -> Self:
-        set_in_vain = [
-            name
-            for name, vain in (
-                ("lowest_groups", self.lowest_groups > 0),
-                ("highest_groups", self.highest_groups is not None),
-                ("step_groups", self.step_groups is not None),
-            )
-            if vain and self.controller == "fixed"
-        ]
-        if set_in_vain:
-            raise ValueError(f"overlap.{set_in_vain[0]}: has no effect unless overlap.controller is divergence")
-        return self
-
-
-class DiagnosisParameters(_Section):
-    """What the causes of divergence are told apart by."""
-
-    window_steps: int = Field(4, ge=1, description="Last steps that are looked at.")
-    floor_k3_nats: float | None = Field(
-        None,
-        gt=0,
-        description="Most k3 a token that engine and trainer may differ by with the same weights; None is what was "
-        "measured for the coarser of engine.dtype and training.dtype, with room.",
-    )
-
-
-class AdmissionParameters(_Section):
-    """Which trajectories are trained on, and with what weight, by their measured divergence; null does not limit."""
-
-    down_weight_k3_nats: float | None = Field(
-        1.0, gt=0, description="From this k3 a token on, a trajectory weighs the limit over its k3."
-    )
-    drop_k3_nats: float | None = Field(3.0, gt=0, description="Beyond this k3 a token a trajectory is dropped.")
-    down_weight_ess_fraction: float | None = Field(
-        0.1,
-        gt=0,
-        le=1,
-        description="Below this effective sample size, as a fraction of its tokens, a trajectory weighs the fraction "
-        "over the limit.",
-    )
-    drop_ess_fraction: float | None = Field(
-        0.02, gt=0, le=1, description="Below this effective sample size, as a fraction, a trajectory is dropped."
-    )
-
-    @property
-    def limits(self) -> tuple[float | None, ...]:
-        """All of them."""
-        return (self.down_weight_k3_nats, self.drop_k3_nats, self.down_weight_ess_fraction, self.drop_ess_fraction)
-
-    @model_validator(mode="after")
-    def _weights_fall_before_they_end(self) -> Self:
-        lower, drop, lower_ess, drop_ess = self.limits
-        if lower is not None and drop is not None and drop < lower:
-            raise ValueError("admission.drop_k3_nats: must be at least admission.down_weight_k3_nats")
-        if lower_ess is not None and drop_ess is not None and drop_ess > lower_ess:
-            raise ValueError("admission.drop_ess_fraction: must be at most admission.down_weight_ess_fraction")
-        return self
-
-
-class EngineParameters(_Section):
+class EngineParameters(Section):
     """The generation engine."""
 
     backend: Literal["vllm", "scripted"] = Field(
@@ -194,7 +109,7 @@ class EngineParameters(_Section):
     cpus: tuple[int, ...] = Field((), description="Processor ids the cell is pinned to; empty is all.")
 
 
-class TrainingParameters(_Section):
+class TrainingParameters(Section):
     """The optimizer and the loss."""
 
     steps: int = Field(30, ge=1, description="Optimizer steps of the run.")
@@ -265,7 +180,7 @@ class TrainingParameters(_Section):
         return self
 
 
-class LoraParameters(_Section):
+class LoraParameters(Section):
     """Low-rank adapters in place of whole weights: the base stays frozen, and a version holds the adapters alone."""
 
     rank: int = Field(0, ge=0, description="Rank of the adapters; 0 trains all weights.")
@@ -277,7 +192,7 @@ class LoraParameters(_Section):
     )
 
 
-class PublicationParameters(_Section):
+class PublicationParameters(Section):
     """How a trained policy travels to the engines."""
 
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
@@ -292,20 +207,20 @@ class PublicationParameters(_Section):
     )
 
 
-class CheckpointParameters(_Section):
+class CheckpointParameters(Section):
     """What a resumed run starts from."""
 
     every_steps: int = Field(1, ge=1, description="Optimizer steps between two checkpoints.")
 
 
-class EvaluationParameters(_Section):
+class EvaluationParameters(Section):
     """How held-out success is measured."""
 
     episodes_per_task: int = Field(1, ge=1, description="Episodes of each held-out task.")
     temperature: float = Field(1.0, ge=0, le=2, description="Sampling temperature, 0 is greedy.")
 
 
-class LimitParameters(_Section):
+class LimitParameters(Section):
     """How much may fail before the run does. All bounded; an exhausted limit ends the run as Failed."""
 
     failed_groups: int = Field(64, ge=0, description="Groups given up because too few members were valid.")
@@ -319,7 +234,7 @@ class LimitParameters(_Section):
     batch_deadline_s: float = Field(600.0, gt=0, description="Longest wait for a batch, in seconds.")
 
 
-class TrackingParameters(_Section):
+class TrackingParameters(Section):
     """What goes to MLflow."""
 
     experiment: str = Field("driftline", description="MLflow experiment.")
@@ -328,7 +243,7 @@ class TrackingParameters(_Section):
     traces_per_sample: int = Field(3, ge=1, description="Episodes in a sample of traces.")
 
 
-class RunParameters(_Section):
+class RunParameters(Section):
     """All parameters of a post-training run."""
 
     seed: int = Field(0, ge=0, description="Seed of task order, sampling and initialisation.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -111,6 +112,13 @@ def create_run(
         )
     )
     return run_store
+
+
+def check_once_each(groups: list[Group], size: int) -> None:
+    """Every (group, member) is there exactly once (agent-lightning#355, #480)."""
+    members = Counter((t.group, t.member) for group in groups for t in group.trajectories)
+    assert set(members.values()) == {1}
+    assert members.keys() == {(group.number, member) for group in groups for member in range(size)}
 
 
 @dataclass

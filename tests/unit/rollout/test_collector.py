@@ -1,10 +1,9 @@
+"""A cell over a scripted engine and a toy trainer: what it plays, shares, delivers and tells."""
+
 from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter
-from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -12,28 +11,17 @@ import pytest
 
 from driftline.engine.protocol import GenerationRequest, UpdateReport
 from driftline.engine.scripted import ScriptedEngine
-from driftline.environment import Message, StepResult
-from driftline.errors import DeadlineExceeded, EngineDied, ProbeNotReproduced, WeightUpdateFailed
-from driftline.records import Group, PolicyVersion, WeightsManifest
+from driftline.environment import StepResult
+from driftline.errors import EngineDied
+from driftline.records import PolicyVersion, WeightsManifest
 from driftline.rollout import assignment, scheduler
 from driftline.store import tasksets
 from driftline.store.memory import MemoryStore
 from driftline.store.pins import pins
 from driftline.store.run_store import RunStore
 from driftline.tracking import metrics
-from tests.support.rollout import Behaviour, OddFamily, forever, manifest, solve
-from tests.support.toy_run import RUN, Cell, ToyTrainer, create_run, run_all, toy_parameters
-
-
-def all_groups(run_store: RunStore) -> list[Group]:
-    return run_store.new_groups()
-
-
-def check_once_each(groups: list[Group], size: int) -> None:
-    """Every (group, member) is there exactly once (agent-lightning#355, #480)."""
-    members = Counter((t.group, t.member) for group in groups for t in group.trajectories)
-    assert set(members.values()) == {1}
-    assert members.keys() == {(group.number, member) for group in groups for member in range(size)}
+from tests.support.rollout import Behaviour, OddFamily, solve
+from tests.support.toy_run import RUN, Cell, ToyTrainer, check_once_each, create_run, run_all, toy_parameters
 
 
 async def test_a_run_from_the_first_version_to_its_end() -> None:
@@ -43,7 +31,7 @@ async def test_a_run_from_the_first_version_to_its_end() -> None:
     (counters,) = await run_all(trainer, cell)
     trained = [group for batch in trainer.batches for group in batch]
     assert len(trained) == 24
-    groups = all_groups(run_store)
+    groups = run_store.new_groups()
     check_once_each(groups, 4)
     assert {group.number for group in trained} <= {group.number for group in groups}
     assert counters.groups == len(groups)
@@ -69,7 +57,7 @@ async def test_a_run_whose_episodes_start_by_prediction() -> None:
 
     trainer = ToyTrainer(run_store, params, steps=6)
     await run_all(trainer, Cell(run_store, params, script=note))
-    groups = all_groups(run_store)
+    groups = run_store.new_groups()
     check_once_each(groups, 4)
     assert len(groups) >= 18
     for group, given in priorities.items():
@@ -106,9 +94,9 @@ async def test_a_lead_that_changes_is_honoured_and_leaves_no_group_lost_or_stuck
     await run_all(trainer, *(Cell(run_store, params, f"c{n}", options={"step_s": 0.0005}) for n in range(cells)))
     trained = [group.number for batch in trainer.batches for group in batch]
     assert len(set(trained)) == len(trained) == 18 * 3
-    check_once_each(all_groups(run_store), 4)
+    check_once_each(run_store.new_groups(), 4)
     limits = [3 * (version + 1) + leads[version] for version in range(19)]
-    for group in all_groups(run_store):
+    for group in run_store.new_groups():
         version = min(trajectory.segments[0].version for trajectory in group.trajectories)
         assert group.number < max(limits[: version + 1]), "no group starts before a HEAD lets it"
     # Version 2 lets groups up to 20 start, which are used up with the batch from version 6.
@@ -145,7 +133,7 @@ async def test_updates_in_flight_lose_nothing_and_leave_their_mark() -> None:
     cell = Cell(run_store, params, options={"step_s": 0.001, "pause_s": 0.002})
     (counters,) = await run_all(trainer, cell)
     assert counters.failed == 0
-    groups = all_groups(run_store)
+    groups = run_store.new_groups()
     check_once_each(groups, 4)
     trajectories = [t for group in groups for t in group.trajectories]
     assert any(len(t.segments) > 1 for t in trajectories)
@@ -161,7 +149,7 @@ async def test_two_cells_share_the_work_without_doubling_it() -> None:
     options = {"step_s": 0.0005}
     cells = [Cell(run_store, params, name=name, options=options) for name in ("c0", "c1")]
     counters = await run_all(trainer, *cells)
-    groups = all_groups(run_store)
+    groups = run_store.new_groups()
     check_once_each(groups, 4)
     assert all(each.groups >= 5 for each in counters)
     assert {t.cell for group in groups for t in group.trajectories} == {"c0", "c1"}
@@ -187,7 +175,7 @@ async def test_groups_that_fail_are_delivered_given_up_and_replaced() -> None:
     assert len(trained) == 12
     assert not {group.number for group in trained} & set(trainer.given_up)
     assert family.opened == family.closed
-    rewards = [t.reward for group in all_groups(run_store) for t in group.trajectories if t.status == "env_error"]
+    rewards = [t.reward for group in run_store.new_groups() for t in group.trajectories if t.status == "env_error"]
     assert set(rewards) == {None}
 
 
@@ -206,35 +194,10 @@ async def test_what_can_only_arrive_too_old_is_cancelled_and_counted() -> None:
     trainer = ToyTrainer(run_store, params, steps=6)
     (counters,) = await run_all(trainer, Cell(run_store, params, family=family))
     assert counters.cancelled == 1
-    (cancelled,) = [t for group in all_groups(run_store) for t in group.trajectories if t.status == "cancelled"]
+    (cancelled,) = [t for group in run_store.new_groups() for t in group.trajectories if t.status == "cancelled"]
     assert "overlap.max_lag_versions (2)" in cancelled.reason
     assert cancelled.sampled_tokens > 0
     assert family.opened == family.closed
-
-
-@pytest.mark.parametrize("fault", ["die", "hang", "refuse_updates"])
-async def test_an_engine_that_fails_ends_the_cell_with_what_is_finished_written(fault: str) -> None:
-    """SkyRL#1691, #1173: never a hang, never a lost group."""
-    params = toy_parameters(engine={"request_deadline_s": 0.3})
-    run_store = create_run(MemoryStore(), params)
-    trainer = ToyTrainer(run_store, params, steps=1000)
-    cell = Cell(run_store, params, options={"step_s": 0.001})
-    training = asyncio.create_task(trainer.run())
-    collecting = asyncio.create_task(cell.run())
-    while len(trainer.batches) < 3:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    assert cell.engine is not None
-    getattr(cell.engine, fault)()
-    async with asyncio.timeout(10.0):
-        with pytest.raises(WeightUpdateFailed if fault == "refuse_updates" else EngineDied):
-            await collecting
-    training.cancel()
-    await asyncio.wait([training])
-    groups = all_groups(run_store)
-    check_once_each(groups, 4)
-    assert len(groups) >= 9
-    assert all(t.status == "ok" for group in groups for t in group.trajectories)
-    assert len(asyncio.all_tasks()) == 1
 
 
 async def test_a_cell_that_follows_one_that_died_takes_over_its_claims() -> None:
@@ -256,7 +219,7 @@ async def test_a_cell_that_follows_one_that_died_takes_over_its_claims() -> None
     assert len(trainer.batches) < 12
     async with asyncio.timeout(20.0):
         await asyncio.gather(training, Cell(RunStore(run_store.store, RUN), params).run())
-    groups = all_groups(run_store)
+    groups = run_store.new_groups()
     check_once_each(groups, 4)
     assert len(trainer.batches) == 12
     attempts = {t.attempt for group in groups for t in group.trajectories}
@@ -273,7 +236,7 @@ async def test_a_claim_that_was_never_released_is_taken_over_when_its_lease_is_o
     assert RunStore(store, RUN).claim(1, "killed", task.id, task_set, 1.2) is not None
     trainer = ToyTrainer(run_store, params, steps=2)
     await run_all(trainer, Cell(run_store, params))
-    taken = {group.number: group for group in all_groups(run_store)}[1]
+    taken = {group.number: group for group in run_store.new_groups()}[1]
     assert {t.attempt for t in taken.trajectories} == {2}
     assert taken.task_id == task.id
 
@@ -290,7 +253,7 @@ async def test_leases_of_long_groups_are_renewed() -> None:
     cells = [Cell(RunStore(run_store.store, RUN), params, name=name, family=family) for name in ("c0", "c1")]
     counters = await run_all(trainer, *cells)
     assert sum(each.lost_groups for each in counters) == 0
-    groups = all_groups(run_store)
+    groups = run_store.new_groups()
     assert {t.attempt for group in groups for t in group.trajectories} == {1}
     check_once_each(groups, 4)
 
@@ -319,7 +282,7 @@ async def test_a_lost_lease_drops_the_group_and_nothing_counts_twice() -> None:
     async with asyncio.timeout(20.0):
         _, counters = await working
     assert counters.lost_groups == 1
-    check_once_each(all_groups(run_store), 4)
+    check_once_each(run_store.new_groups(), 4)
     assert family.opened == family.closed
 
 
@@ -327,52 +290,6 @@ async def _until_listed(store: MemoryStore, prefix: str) -> list[Any]:
     while not (found := list(store.list(prefix))):  # noqa: ASYNC110
         await asyncio.sleep(0.005)
     return found
-
-
-@pytest.mark.parametrize("wait_s", [0.0, 0.01, 0.05, 0.2, 0.4])
-async def test_cancelling_a_cell_at_any_time_leaves_nothing_behind(wait_s: float) -> None:
-    async def slow(action: str) -> StepResult:
-        await asyncio.sleep(0.003)
-        return StepResult((Message("tool", ":ab\n"),))
-
-    params = toy_parameters()
-    family = OddFamily(Behaviour(step=slow))
-    run_store = create_run(MemoryStore(), params, family=family)
-    training = asyncio.create_task(ToyTrainer(run_store, params, steps=100).run())
-    collecting = asyncio.create_task(Cell(run_store, params, family=family).run())
-    await asyncio.sleep(wait_s)
-    collecting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        async with asyncio.timeout(10.0):
-            await collecting
-    training.cancel()
-    await asyncio.wait([training])
-    assert family.opened == family.closed
-    assert len(asyncio.all_tasks()) == 1
-
-
-async def test_a_run_that_is_cancelled_ends_its_cells_whatever_their_environments_do() -> None:
-    params = toy_parameters(environment={"step_deadline_s": 60.0})
-    family = OddFamily(Behaviour(step=forever))
-    run_store = create_run(MemoryStore(), params, family=family)
-    lease = run_store.take_epoch()
-    run_store.write_manifest(manifest(0, RUN, lease.epoch))
-    lease.commit(replace(lease.head, version=PolicyVersion(0, lease.epoch)))
-    collecting = asyncio.create_task(Cell(run_store, params, family=family).run())
-    while family.opened < 16:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    run_store.end("cancelled", "by a test")
-    async with asyncio.timeout(5.0):
-        counters = await collecting
-    assert counters.groups == 0
-    assert family.opened == family.closed == 16
-
-
-async def test_a_run_without_a_policy_is_given_up_on() -> None:
-    params = toy_parameters(limits={"batch_deadline_s": 0.4})
-    run_store = create_run(MemoryStore(), params)
-    with pytest.raises(DeadlineExceeded, match=r"limits\.batch_deadline_s"):
-        await Cell(run_store, params).run()
 
 
 async def test_what_a_cell_tells() -> None:
@@ -403,43 +320,6 @@ async def test_what_a_cell_tells() -> None:
     assert {episode.attributes["policy_version"] for episode in cell.sink.episodes} & {0, 2, 4}
     assert [event["version"] for event in cell.progress[:3]] == [0, 1, 2]
     assert cell.progress[-1]["groups"] <= counters.groups
-
-
-class Unproven(ScriptedEngine):
-    """Does not reproduce the probe from some version on."""
-
-    def __init__(self, first: int, **options: Any) -> None:
-        super().__init__(**options)
-        self._first = first
-
-    async def update(self, manifest: WeightsManifest) -> UpdateReport:
-        report = await super().update(manifest)
-        if manifest.version.number >= self._first:
-            refusal = ProbeNotReproduced("the probe differs")
-            refusal.difference_nats = 0.25
-            raise refusal
-        return replace(report, probe_error=2e-6)
-
-
-@pytest.mark.parametrize("first", [0, 2])
-async def test_a_cell_whose_engine_does_not_reproduce_a_probe_says_so_with_its_last_word(
-    first: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At any version, and at the one it begins with, or a cell that fails at each start would never be heard of."""
-    params = toy_parameters()
-    run_store = create_run(MemoryStore(), params)
-    training = asyncio.create_task(ToyTrainer(run_store, params, steps=1000).run())
-    monkeypatch.setattr("tests.support.toy_run.ScriptedEngine", partial(Unproven, first))
-    async with asyncio.timeout(10.0):
-        with pytest.raises(ProbeNotReproduced):
-            await Cell(run_store, params).run()
-    training.cancel()
-    await asyncio.wait([training])
-    (offset,) = run_store.offsets()
-    assert offset.refused_version is not None
-    assert offset.refused_version >= first
-    assert offset.probe_difference_nats == 0.25
-    assert offset.version < offset.refused_version or first == 0
 
 
 async def test_a_head_is_acknowledged_only_when_the_engine_holds_its_version() -> None:
