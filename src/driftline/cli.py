@@ -241,8 +241,8 @@ def serve(
         _adopt(_layout())
     from driftline.offsets.server import serve as serve_offsets
 
-    console.print(f"offsets: http://{f'[{host}]' if ':' in host else host}:{port}/  (Ctrl-C ends it)")
-    serve_offsets(settings(), host, port)
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    serve_offsets(settings(), host, port, lambda: console.print(f"offsets: {address}  (Ctrl-C ends it)"))
 
 
 @traces.command("export")

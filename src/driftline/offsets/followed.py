@@ -3,7 +3,7 @@
 | | consumes | produces | waits for | unblocked by |
 |---|---|---|---|---|
 | `Followed._follow` | one `read` a period | `value`, `error` | the store, in a thread | its patience; nobody asking |
-| `Followed.latest` | `value`, `error` | an answer | the first read alone | `DEADLINE_S` |
+| `Followed.latest` | `value`, `error` | an answer | the first read since it was asked for again | `DEADLINE_S` |
 | `RunHub` | questions about runs | followers, at most `MOST_RUNS` | | the one that was asked least lately goes |
 
 Reads of one source never overlap, so that a store that hangs holds one thread a source and no request for longer
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
 DEADLINE_S = 3.0
-"""Longest that a request waits for what was never read before."""
+"""Longest that a request waits for what was never read before, or not while nobody asked."""
 STALE_S = 5.0
 """From this age on an answer is marked as stale, whatever the reason."""
 IDLE_S = 60.0
@@ -99,11 +99,11 @@ class Followed(Generic[T]):
         if self._task is None or self._task.done():
             self._tried.clear()
             self._task = asyncio.create_task(self._follow(), name=f"follow {self._what}")
-        if self._value is None:
-            try:
-                async with asyncio.timeout(self._deadline_s):
-                    await self._tried.wait()
-            except TimeoutError:
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                await self._tried.wait()
+        except TimeoutError:
+            if self._value is None:
                 raise DeadlineExceeded(f"{self._what} is still being read") from None
         if isinstance(self._error, ObjectMissing):
             raise self._error

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import socket
+from collections.abc import Callable
 
 import uvicorn
 
+from driftline.errors import ConfigurationError
 from driftline.offsets import access
 from driftline.offsets.app import build_app
 from driftline.params import Settings
@@ -18,25 +21,43 @@ STORE_PATIENCE_S = 2.0
 SHUTDOWN_S = 3
 
 
-def serve(settings: Settings, host: str, port: int) -> None:
+def serve(settings: Settings, host: str, port: int, on_listening: Callable[[], None] = lambda: None) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Args:
         settings: Store and token.
         host: Address to listen on.
         port: Port to listen on.
+        on_listening: Called once the address is taken.
 
     Raises:
-        ConfigurationError: Anybody could ask: see `access.check`.
+        ConfigurationError: Anybody could ask (see `access.check`), or the address cannot be had.
     """
     access.check(host, settings.api_token)
     app = build_app(open_store(settings, patience_s=STORE_PATIENCE_S), token=settings.api_token)
-    uvicorn.run(
+    taken = listen(host, port)
+    on_listening()
+    configuration = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         log_level="warning",
         access_log=False,  # `Access` writes a line without query and headers.
         timeout_graceful_shutdown=SHUTDOWN_S,
         server_header=False,
     )
+    uvicorn.Server(configuration).run(sockets=[taken])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Take an address.
+
+    Raises:
+        ConfigurationError: Somebody has it, or this machine does not.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigurationError(
+            f"--host / --port: cannot listen on {host} port {port} ({error.strerror or error}): "
+            "choose another --port, or end what has it"
+        ) from None

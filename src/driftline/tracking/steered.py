@@ -79,5 +79,5 @@ def rows(found: Steered) -> list[tuple[str, str]]:
             f"{found.lead_first} -> {found.lead_last} / {found.effective_lead_mean:.1f}",
         ),
         ("divergence budget spent", f"{found.budget_share_mean:.0%}"),
-        ("diagnosis", f"{found.diagnosis.cause}: {found.diagnosis.why} (steps: {others})"),
+        ("diagnosis of the last steps", f"{found.diagnosis.cause}: {found.diagnosis.why} (steps: {others})"),
     ]

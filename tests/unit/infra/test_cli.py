@@ -1,6 +1,7 @@
 """The command line: exit codes, messages, and what it hands on."""
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from driftline import cli, params
 from driftline.errors import ConfigurationError, StackError
 from infra import flow_server, health, stack
 from infra.layout import Layout, Ports, StackState, credentials, write_state
+from tests.support.mlflow_server import free_port
 
 STATE = StackState(Ports(4200, 5000, 8333, *range(21800, 21807)), "driftline")
 Run = Callable[..., Result]
@@ -168,17 +170,33 @@ def test_the_command_line_starts_without_the_heavy_libraries() -> None:
 
 
 def test_offsets_are_served_on_the_loopback_or_with_a_token(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    served: list[tuple[str, int, bool]] = []
-    monkeypatch.setattr(
-        uvicorn, "run", lambda _app, *, host, port, access_log, **_: served.append((host, port, access_log))
-    )
-    assert run("offsets", "serve", "--port", "8700").exit_code == 0
+    served: list[tuple[str, bool]] = []
+    port = str(free_port())
+
+    def answer(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        (taken,) = sockets
+        served.append((taken.getsockname()[0], server.config.access_log))
+        taken.close()
+
+    monkeypatch.setattr(uvicorn.Server, "run", answer)
+    result = run("offsets", "serve", "--port", port)
+    assert result.exit_code == 0
+    assert f"offsets: http://127.0.0.1:{port}/" in result.output
     refused = run("offsets", "serve", "--host", "0.0.0.0")
     assert refused.exit_code == 2
     assert "0.0.0.0 is not the loopback: set DRIFTLINE_API_TOKEN" in refused.stderr
     monkeypatch.setenv("DRIFTLINE_API_TOKEN", "a-token-of-enough-characters")
     params.settings.cache_clear()
-    result = run("offsets", "serve", "--host", "0.0.0.0")
+    result = run("offsets", "serve", "--host", "0.0.0.0", "--port", port)
     assert result.exit_code == 0
     assert "a-token" not in result.output
-    assert served == [("127.0.0.1", 8700, False), ("0.0.0.0", 8642, False)]
+    assert served == [("127.0.0.1", False), ("0.0.0.0", False)]
+
+
+def test_an_address_that_is_taken_is_said_and_not_announced(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        result = run("offsets", "serve", "--port", str(port))
+    assert result.exit_code == 2
+    assert f"cannot listen on 127.0.0.1 port {port}" in result.stderr
+    assert "Ctrl-C" not in result.output

@@ -135,7 +135,22 @@ async def test_nobody_reads_what_nobody_asks_for(make: Make):
     now[0] = IDLE_S + 1
     assert one._task is not None
     await asyncio.wait_for(one._task, 5)
-    assert (await one.latest()).stale  # As old as it says, until it has been read again.
+    before = source.reads
+    found = await one.latest()
+    assert (found.stale, found.value) == (False, before + 1), "it is read anew before it is answered from"
+
+
+async def test_a_store_that_hangs_after_a_pause_costs_the_deadline_and_gives_the_old_answer(make: Make):
+    source, now = Source(), [0.0]
+    one = make(source, monotonic=lambda: now[0], deadline_s=0.05)
+    await one.latest()
+    now[0] = IDLE_S + 1
+    assert one._task is not None
+    await asyncio.wait_for(one._task, 5)
+    source.open.clear()
+    async with asyncio.timeout(0.5):
+        assert (await one.latest()).stale
+    source.open.set()
 
 
 async def test_the_hub_keeps_the_runs_that_are_asked_for_and_no_names_that_are_none():

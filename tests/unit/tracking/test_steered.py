@@ -41,7 +41,10 @@ def test_leads_decisions_and_causes_of_a_run():
     assert rows(found) == [
         ("lead in groups, first -> last / effective", "4 -> 2 / 2.0"),
         ("divergence budget spent", "25%"),
-        ("diagnosis", "failed weight sync: why 4 (steps: 2 healthy, 1 staleness, 1 failed weight sync)"),
+        (
+            "diagnosis of the last steps",
+            "failed weight sync: why 4 (steps: 2 healthy, 1 staleness, 1 failed weight sync)",
+        ),
     ]
 
 
