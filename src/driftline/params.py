@@ -74,6 +74,17 @@ class RolloutParameters(Section):
     top_k: int = Field(0, ge=0, description="Top-k sampling, 0 is off; needs training.importance: none.")
     cells: int = Field(1, ge=1, description="Rollout cells that share the work.")
     episodes_in_flight: int = Field(256, ge=1, description="Most concurrent episodes of a cell.")
+    concurrency: Literal["adaptive", "fixed"] = Field(
+        "adaptive",
+        description="`adaptive`: as many episodes as the engine bears, found by its preemptions, KV cache and queue, "
+        "up to episodes_in_flight; `fixed`: always episodes_in_flight.",
+    )
+    surplus_members: int = Field(
+        0,
+        ge=0,
+        description="Further members that a group may play, each in place of one whose environment failed or timed "
+        "out; a valid member is never replaced.",
+    )
     lease_s: float = Field(20.0, gt=1, description="Seconds (of the store's clock) that a claim holds.")
 
 

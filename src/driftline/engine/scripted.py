@@ -1,9 +1,10 @@
 """A stand-in for a generation engine, for tests of the machinery around it: seeded, quick, and able to fail.
 
 It works like the real one: running requests advance together, one token a step; at most `max_num_seqs` run, the
-others wait by priority; an update pauses the steps for the swap alone. Its policy is a distribution over the next
-token drawn from a hash of (policy version, last token), so that log-probabilities are true ones, `score`
-reproduces them, and another version has others. A `script` replaces the draw: it maps a request to its tokens.
+others wait by priority, and what its cache cannot hold (`bears`) is preempted; an update pauses the steps for the
+swap alone. Its policy is a distribution over the next token drawn from a hash of (policy version, last token), so
+that log-probabilities are true ones, `score` reproduces them, and another version has others. A `script` replaces
+the draw: it maps a request to its tokens.
 
 Faults, on demand: `die`, `hang`, `refuse_updates`; a script that returns fewer tokens than asked for makes the
 engine abort that request.
@@ -70,6 +71,7 @@ class ScriptedEngine:
         vocabulary: int = 43,
         max_model_len: int = 256,
         max_num_seqs: int = 128,
+        bears: int | None = None,
         script: Script | None = None,
         step_s: float = 0.0,
         fetch_s: float = 0.0,
@@ -79,6 +81,8 @@ class ScriptedEngine:
         self._vocabulary = vocabulary
         self._max_model_len = max_model_len
         self._max_num_seqs = max_num_seqs
+        self._bears = max_num_seqs if bears is None else bears
+        self._preemptions = 0
         self._script = script
         self._step_s, self._fetch_s, self._pause_s = step_s, fetch_s, pause_s
         self._clock = clock
@@ -152,8 +156,8 @@ class ScriptedEngine:
             version=self._version,
             running=len(self._running),
             waiting=len(self._waiting),
-            kv_cache_share=len(self._running) / self._max_num_seqs,
-            preemptions=0,
+            kv_cache_share=min(1.0, len(self._running) / self._bears),
+            preemptions=self._preemptions,
             prefix_hit_share=0.0,
             generated_tokens=self._generated_tokens,
             prompt_tokens=self._prompt_tokens,
@@ -215,6 +219,7 @@ class ScriptedEngine:
                 self._admit()
                 for sequence in list(self._running):
                     self._advance(sequence)
+                self._preempt()
             if self._hanging or not (self._running or self._waiting):
                 self._work.clear()
 
@@ -225,6 +230,13 @@ class ScriptedEngine:
             sequence.started = self._clock()
             self._running.append(sequence)
         del self._waiting[:free]
+
+    def _preempt(self) -> None:
+        """Put back what was begun last, where the cache does not hold it; it goes on later."""
+        beyond = self._running[self._bears :]
+        del self._running[self._bears :]
+        self._waiting += beyond
+        self._preemptions += len(beyond)
 
     def _advance(self, sequence: _Sequence) -> None:
         """Sample one token of a running request, and answer it if that was the last."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import re
 import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -22,11 +21,12 @@ from driftline.params import RunParameters, settings
 from driftline.process import child_main, emit
 from driftline.rollout.background import StoreThreads
 from driftline.rollout.bootstrap import make_engine, pin, read_run
-from driftline.rollout.collector import CellPlace, Collector
+from driftline.rollout.collector import Collector
 from driftline.rollout.episode import EpisodeLimits, EpisodeResources
 from driftline.rollout.groups import TaskSource
 from driftline.rollout.guard import EnvironmentGuard
 from driftline.rollout.meters import BusyMeter, WaitingMeter
+from driftline.rollout.place import place_of
 from driftline.rollout.tally import TokenTally
 from driftline.rollout.telemetry import Counters, Telemetry
 from driftline.store.run_store import RunStore
@@ -78,7 +78,7 @@ async def collect(
     tasks = TaskSource(run_store.store, parameters.environment.task_set, parameters.seed, threads)
     collector = Collector(
         run_store=run_store,
-        place=place(cell, parameters.rollout.cells),
+        place=place_of(cell, parameters.rollout.cells),
         parameters=parameters,
         resources=resources,
         tasks=tasks,
@@ -92,12 +92,6 @@ async def collect(
         threads.close()
         await tasks.close()
     return telemetry.counters
-
-
-def place(cell: str, cells: int) -> CellPlace:
-    """Which cell of how many: its index is the number its name ends with (`c1`), 0 without one."""
-    number = re.search(r"[0-9]+$", cell)
-    return CellPlace(cell, int(number[0]) % cells if number else 0, cells)
 
 
 async def run_cell(run: str, cell: str) -> None:

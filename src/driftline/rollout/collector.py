@@ -5,7 +5,8 @@
 | follower | HEAD | engine version, admission | its period; an update | the store; the engine, or its deadline |
 | dispatcher | admission, open groups, slots | claims, episodes | a wake | HEAD, a claim, an episode, a lease's end |
 | claims (`CLAIMS_IN_FLIGHT`) | group numbers | open groups | the store | its answer, or its patience |
-| episodes (`episodes_in_flight`) | open groups | trajectories | engine, environment | their deadlines |
+| slots | the engine's pressure | how many episodes may be in flight | its period | - |
+| episodes (as many as there are slots) | open groups | trajectories | engine, environment | their deadlines |
 | writer (one PUT at a time) | finished groups | objects | a finished group | the last member of a group |
 | keeper | open groups | leases, reports | its period | - |
 
@@ -21,7 +22,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from driftline.errors import ProbeNotReproduced, StoreError
@@ -29,10 +29,12 @@ from driftline.params import RunParameters
 from driftline.records import Group
 from driftline.rollout import assignment, scheduler
 from driftline.rollout.background import StoreThreads, cancel_and_wait
+from driftline.rollout.concurrency import slots_of
 from driftline.rollout.episode import Episode, EpisodeResources, EpisodeSpec
 from driftline.rollout.follower import HeadFollower
 from driftline.rollout.groups import OpenGroup, TaskSource
 from driftline.rollout.keeper import Keeper
+from driftline.rollout.place import CellPlace
 from driftline.rollout.planner import Planner
 from driftline.rollout.tally import CELL_ENDED, CLAIM_LOST, TokenTally
 from driftline.rollout.telemetry import Telemetry
@@ -46,15 +48,6 @@ FLUSH_DEADLINE_S = 10.0
 LAST_WORD_DEADLINE_S = 5.0
 OBJECTS_REMEMBERED = 512
 """Objects whose groups a cell can play again if the trainer cannot read them."""
-
-
-@dataclass(frozen=True, slots=True)
-class CellPlace:
-    """Which cell of how many this is."""
-
-    name: str
-    index: int
-    cells: int
 
 
 class Collector:
@@ -87,7 +80,6 @@ class Collector:
         self._planner = Planner(
             parameters.scheduling.order,
             groups_per_step=self._rollout.groups_per_step,
-            slots=self._rollout.episodes_in_flight,
             monotonic=monotonic,
         )
         telemetry.prediction_error = self._planner.error
@@ -95,6 +87,8 @@ class Collector:
         self._open: dict[int, OpenGroup] = {}
         self._claiming: set[asyncio.Task[None]] = set()
         self._playing: set[asyncio.Task[None]] = set()
+        self._slots = slots_of(parameters, resources.engine, lambda: len(self._playing))
+        telemetry.episodes_limit = lambda: self._slots.limit
         self._wake = asyncio.Event()
         self._head_changed = True
         self._failure: BaseException | None = None
@@ -155,6 +149,7 @@ class Collector:
             services = [
                 asyncio.create_task(self._follower.follow(), name="follower"),
                 asyncio.create_task(self._dispatch(), name="dispatcher"),
+                asyncio.create_task(self._slots.adapt(self._wake.set), name="slots"),
                 asyncio.create_task(self._keeper.keep(), name="keeper"),
             ]
             try:
@@ -273,7 +268,7 @@ class Collector:
         # Groups beyond a lead that was cut wait for later, and must not stand in the way of those that may start.
         waiting = sum(len(group.waiting) for group in self._open.values() if group.number < limit)
         wanted = scheduler.claims_wanted(
-            rollout.episodes_in_flight - len(self._playing),
+            self._slots.free,
             waiting + len(self._claiming) * rollout.group_size,
             rollout.group_size,
             ahead=self._planner.ahead_groups,
@@ -293,15 +288,17 @@ class Collector:
             self._ledger.held_elsewhere(number, self._monotonic() + self._rollout.lease_s)
             return
         task = task if claim.task_id == task.id else await self._tasks.of_claim(claim)
-        self._open[number] = OpenGroup(claim, task, self._rollout.group_size, asked_at)
+        rollout = self._rollout
+        self._open[number] = OpenGroup(claim, task, rollout.group_size, asked_at, rollout.surplus_members)
 
     def _start_more(self) -> None:
         acknowledged = self._follower.acknowledged
         if acknowledged is None:
             return
         limit = scheduler.admission_limit(acknowledged, self._rollout.groups_per_step)
-        free = self._rollout.episodes_in_flight - len(self._playing)
-        for number, member in self._planner.starts(self._open.values(), free, limit):
+        for number, member in self._planner.starts(
+            self._open.values(), self._slots.free, limit, slots=self._slots.limit
+        ):
             group = self._open[number]
             group.waiting.remove(member)
             group.playing[member] = self._spawn(
@@ -332,7 +329,7 @@ class Collector:
         if trajectory is None or not held:
             return
         self._telemetry.finished(episode, trajectory)
-        group.finished[member] = trajectory
+        group.finish(member, trajectory)
         if group.complete:
             assert self._writer is not None
             self._writer.put(group.as_group())

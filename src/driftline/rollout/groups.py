@@ -9,12 +9,15 @@ from functools import partial
 
 from driftline.environment import Task
 from driftline.errors import ConfigurationError
-from driftline.records import Claim, Group, Trajectory
+from driftline.records import Claim, Group, Trajectory, TrajectoryStatus
 from driftline.rollout import assignment
 from driftline.rollout.background import StoreThreads, cancel_and_wait
 from driftline.rollout.episode import Episode
 from driftline.store import tasksets
 from driftline.store.protocol import ObjectStore
+
+REPLACED: frozenset[TrajectoryStatus] = frozenset({"env_error", "timeout"})
+"""How a member ends whose place a surplus member takes. What was cancelled is too old, and so is its replacement."""
 
 
 @dataclass(slots=True, eq=False)
@@ -24,8 +27,11 @@ class OpenGroup:
     claim: Claim
     task: Task
     size: int
+    """Members, surplus ones that were called in among them."""
     renewed_at: float
     """Monotonic seconds at which the lease was last taken."""
+    surplus: int = 0
+    """Members that may yet be played in place of others that failed."""
     waiting: list[int] = field(init=False)
     episodes: dict[int, Episode] = field(default_factory=dict[int, Episode])
     playing: dict[int, asyncio.Task[None]] = field(default_factory=dict[int, asyncio.Task[None]])
@@ -40,9 +46,26 @@ class OpenGroup:
         return self.claim.group
 
     @property
+    def unfinished(self) -> int:
+        """Members that have not ended, those that wait among them."""
+        return self.size - len(self.finished)
+
+    @property
     def complete(self) -> bool:
         """Whether every member has ended."""
-        return len(self.finished) == self.size
+        return self.unfinished == 0
+
+    def finish(self, member: int, trajectory: Trajectory) -> None:
+        """A member has ended. If it failed, a surplus member takes its place, as long as there are any.
+
+        A member that failed stays in the group and counts for nothing in it. One that is merely slow is never
+        replaced: whoever takes the first of two valid members favours short answers.
+        """
+        self.finished[member] = trajectory
+        if trajectory.status in REPLACED and self.surplus:
+            self.surplus -= 1
+            self.waiting.append(self.size)
+            self.size += 1
 
     def as_group(self) -> Group:
         """The finished group, members in order."""

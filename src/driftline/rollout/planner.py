@@ -40,13 +40,11 @@ class Planner:
         order: Literal["number", "predicted"],
         *,
         groups_per_step: int,
-        slots: int,
         predictor: Predictor | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._order = order
         self._groups_per_step = groups_per_step
-        self._slots = slots
         self._predictor = predictor or Predictor()
         self._monotonic = monotonic
         self._begun: dict[tuple[int, int, int], _Begun] = {}
@@ -57,7 +55,9 @@ class Planner:
         """Groups to claim beyond those that fill the slots: a whole batch, where there is to be a choice."""
         return CLAIM_AHEAD_GROUPS if self._order == "number" else max(CLAIM_AHEAD_GROUPS, self._groups_per_step)
 
-    def starts(self, groups: Iterable[OpenGroup], free_slots: int, limit: int) -> list[tuple[int, int]]:
+    def starts(
+        self, groups: Iterable[OpenGroup], free_slots: int, limit: int, *, slots: int
+    ) -> list[tuple[int, int]]:
         """Which (group, member) to start now, in order; at most `free_slots`, of groups below `limit`."""
         if free_slots <= 0:
             return []
@@ -66,7 +66,7 @@ class Planner:
             return scheduler.starts(waiting, free_slots, limit)
         work = [self._work(group) for group in self._needed(groups, free_slots, limit)]
         return scheduler.starts_by_prediction(
-            work, free_slots, limit, slots=self._slots, groups_per_step=self._groups_per_step
+            work, free_slots, limit, slots=slots, groups_per_step=self._groups_per_step
         )
 
     def begin(self, group: OpenGroup, member: int) -> int:
@@ -108,7 +108,7 @@ class Planner:
 
     def _work(self, group: OpenGroup) -> GroupWork:
         waiting = dict.fromkeys(group.waiting, _seconds(self._predict(group)) if group.waiting else 0.0)
-        return GroupWork(group.number, waiting, group.size - len(group.finished), self._running_s(group))
+        return GroupWork(group.number, waiting, group.unfinished, self._running_s(group))
 
     def _running_s(self, group: OpenGroup) -> float:
         now, attempt = self._monotonic(), group.claim.attempt

@@ -59,6 +59,8 @@ class Telemetry:
         self.waiting = waiting
         self.prediction_error: Callable[[], Mapping[str, float]] = dict[str, float]
         """What `Predictor.error` says."""
+        self.episodes_limit: Callable[[], int] = int
+        """How many episodes may be in flight."""
         self._run_store = run_store
         self._cell, self._tally = cell, tally
         self._earlier: tuple[CellAccount, ...] = ()
@@ -196,6 +198,7 @@ class Telemetry:
                 metrics.ENGINE_RUNNING: status.running,
                 metrics.ENGINE_WAITING: status.waiting,
                 metrics.EPISODES_RUNNING: self._busy.running_now,
+                metrics.EPISODES_LIMIT: self.episodes_limit(),
                 metrics.KV_CACHE_SHARE: status.kv_cache_share,
                 metrics.PREEMPTIONS: status.preemptions,
                 metrics.PREFIX_HIT_SHARE: status.prefix_hit_share,

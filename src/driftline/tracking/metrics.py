@@ -70,6 +70,9 @@ GENERATED_TOKENS = _row("engine/generated_tokens", "tokens", "Tokens sampled sin
 ENGINE_RUNNING = _row("engine/running_requests", "requests", "Requests that the engine is executing.", "cell")
 ENGINE_WAITING = _row("engine/waiting_requests", "requests", "Requests that wait inside the engine.", "cell")
 EPISODES_RUNNING = _row("engine/running_episodes", "episodes", "Episodes in flight.", "cell")
+EPISODES_LIMIT = _row(
+    "engine/episodes_limit", "episodes", "Episodes that may be in flight, by the engine's pressure.", "cell"
+)
 KV_CACHE_SHARE = _row("engine/kv_cache_share", "share", "Share of the KV cache in use.", "cell")
 PREEMPTIONS = _row("engine/preemptions", "requests", "Requests preempted since the engine's start.", "cell")
 PREFIX_HIT_SHARE = _row("engine/prefix_hit_share", "share", "Share of prompt tokens found in the cache.", "cell")

@@ -14,7 +14,7 @@ from driftline.engine.scripted import ScriptedEngine
 from driftline.environment import StepResult
 from driftline.errors import EngineDied
 from driftline.records import PolicyVersion, WeightsManifest
-from driftline.rollout import assignment, scheduler
+from driftline.rollout import assignment, concurrency, scheduler
 from driftline.store import tasksets
 from driftline.store.memory import MemoryStore
 from driftline.store.pins import pins
@@ -351,3 +351,67 @@ async def test_a_late_cell_pins_the_version_it_begins_with_while_it_takes_it_up(
     assert pinned_meanwhile[0] == [PolicyVersion(0, 1)]
     assert pinned_meanwhile[1:] == [[]] * (len(pinned_meanwhile) - 1), "later versions are HEAD's own"
     assert pins(store, RUN) == []
+
+
+async def test_a_member_that_failed_is_replaced_by_a_surplus_one_and_a_slow_one_is_not() -> None:
+    calls = 0
+
+    async def first_of_many_fails(action: str) -> StepResult:
+        nonlocal calls
+        calls += 1
+        if calls % 5 == 1:
+            raise OSError("the sandbox is full")
+        if calls % 5 == 2:
+            await asyncio.sleep(0.2)
+        return StepResult(reward=1.0, terminated=True, success=True)
+
+    params = toy_parameters(rollout={"surplus_members": 2}, overlap={"lead_groups": 0})
+    family = OddFamily(Behaviour(step=first_of_many_fails))
+    run_store = create_run(MemoryStore(), params, family=family)
+    trainer = ToyTrainer(run_store, params, steps=2)
+    (counters,) = await run_all(trainer, Cell(run_store, params, family=family))
+    groups = run_store.new_groups()
+    failed = [t for group in groups for t in group.trajectories if t.status == "env_error"]
+    assert len(failed) == counters.failed > 0
+    assert all(t.reward is None and "the sandbox is full" in t.reason for t in failed)
+    for group in groups:
+        lost = sum(t.group == group.number for t in failed)
+        assert [t.member for t in group.trajectories] == list(range(4 + min(lost, 2))), "one for each that failed"
+        assert group.valid_members == 4 - max(0, lost - 2)
+    assert family.opened == family.closed == sum(len(group.trajectories) for group in groups)
+
+
+async def test_a_group_that_fails_throughout_ends_when_its_surplus_is_used_up() -> None:
+    async def fails(action: str) -> StepResult:
+        raise OSError("gone")
+
+    params = toy_parameters(rollout={"surplus_members": 3}, overlap={"lead_groups": 0})
+    family = OddFamily(Behaviour(step=fails))
+    run_store = create_run(MemoryStore(), params, family=family)
+    trainer = ToyTrainer(run_store, params, steps=1)
+    working = asyncio.gather(trainer.run(), Cell(run_store, params, family=family).run())
+    async with asyncio.timeout(20.0):
+        while len(trainer.given_up) < 6:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+    groups = run_store.new_groups()
+    assert {len(group.trajectories) for group in groups} == {7}
+    assert {t.reward for group in groups for t in group.trajectories} == {None}
+
+
+async def test_no_more_episodes_are_in_flight_than_the_engine_bears(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that preempts beyond eight requests: the cell cuts back to what fits, and plays everything."""
+    monkeypatch.setattr(concurrency, "PERIOD_S", 0.01)
+    params = toy_parameters(rollout={"episodes_in_flight": 64, "groups_per_step": 8, "group_size": 8})
+    run_store = create_run(MemoryStore(), params)
+    cell = Cell(run_store, params, options={"step_s": 0.004, "bears": 8})
+    trainer = ToyTrainer(run_store, params, steps=12)
+    (counters,) = await run_all(trainer, cell)
+    check_once_each(run_store.new_groups(), 8)
+    limits = [value for name, value, _ in cell.sink.points if name == metrics.EPISODES_LIMIT]
+    assert 24 > limits[-1] >= 8, limits
+    assert max(limits) > limits[-1]
+    assert cell.engine is not None
+    assert cell.engine.status().preemptions > 0
+    assert counters.failed == 0

@@ -22,7 +22,7 @@ class Bench:
 
     def __init__(self, order: Order) -> None:
         self.now = 0.0
-        self.planner = Planner(order, groups_per_step=4, slots=4, monotonic=lambda: self.now)
+        self.planner = Planner(order, groups_per_step=4, monotonic=lambda: self.now)
         self.groups: dict[int, OpenGroup] = {}
 
     def open(self, number: int, task: str) -> OpenGroup:
@@ -51,7 +51,7 @@ class Bench:
         del self.groups[number]
 
     def starts(self, free: int = 9, limit: int = 99) -> list[tuple[int, int]]:
-        return self.planner.starts(self.groups.values(), free, limit)
+        return self.planner.starts(self.groups.values(), free, limit, slots=4)
 
 
 def test_by_number_nothing_changes_but_predictions_are_held_to_account() -> None:
