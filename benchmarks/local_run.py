@@ -35,7 +35,7 @@ def host_engine(params: EngineParameters, seaweed: Seaweed, folder: Path) -> Non
 
 async def begin(params: RunParameters, run: str, store: ObjectStore, folder: Path) -> None:
     """Create a run: make its base policy where the store has none yet, and publish its tasks."""
-    model = await _base_model(params, store, folder)
+    model = await base_model(params, store, folder)
     chosen = params.environment
     family = resolve(chosen.id)
     proposal = await asyncio.to_thread(draw, family, chosen.train_tasks, chosen.held_out_tasks, params.seed)
@@ -58,7 +58,8 @@ async def play(found: Surroundings, engine: Engine) -> None:
     )
 
 
-async def _base_model(params: RunParameters, store: ObjectStore, folder: Path) -> ModelSource:
+async def base_model(params: RunParameters, store: ObjectStore, folder: Path) -> ModelSource:
+    """The base policy of a run: made in a process of its own where the store has none yet."""
     spec = BaseModelSpec.of(params)
     made = find(store, spec.digest())
     if made is None:

@@ -17,7 +17,8 @@ class GenerationRequest:
     """One turn to sample.
 
     `prompt_ids` is the whole context. Sampling stops after a token of `stop_ids` (which is part of the result)
-    or after `max_tokens`. `seed` makes the draw reproducible. Lower `priority` runs first.
+    or after `max_tokens`. `seed` makes the draw reproducible. Lower `priority` runs first. Without `reuse_prefix` the
+    whole prompt is computed, whatever the engine holds of it.
     """
 
     id: str
@@ -29,6 +30,7 @@ class GenerationRequest:
     top_p: float = 1.0
     top_k: int = 0
     priority: int = 0
+    reuse_prefix: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ def sampling(request: GenerationRequest) -> Any:
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
             skip_clone=True,
+            skip_reading_prefix_cache=not request.reuse_prefix,
         )
     except Exception as error:
         raise ConfigurationError(f"request {request.id} cannot be sampled: {error}") from None
