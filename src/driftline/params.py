@@ -104,6 +104,9 @@ class EngineParameters(Section):
     backend: Literal["vllm", "scripted"] = Field(
         "vllm", description="`scripted` draws tokens from a seeded stand-in, for tests of the machinery."
     )
+    replicas: int = Field(
+        1, ge=1, description="Engines of a cell, which share its requests; each has max_num_seqs and its own cache."
+    )
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Weights and activations.")
     max_model_len: int = Field(256, ge=16, description="Context length in tokens.")
     max_num_seqs: int = Field(128, ge=1, description="Sequences in one engine step.")
@@ -118,6 +121,12 @@ class EngineParameters(Section):
     start_deadline_s: float = Field(600.0, gt=0, description="Deadline of the engine's start, in seconds.")
     request_deadline_s: float = Field(120.0, gt=0, description="Deadline of one request, in seconds.")
     cpus: tuple[int, ...] = Field((), description="Processor ids the cell is pinned to; empty is all.")
+
+    @model_validator(mode="after")
+    def _engines_do_not_share_a_process(self) -> Self:
+        if self.replicas > 1 and self.backend == "vllm":
+            raise ValueError("engine.replicas: one process holds one engine: set engine.backend to vllm_server")
+        return self
 
 
 class TrainingParameters(Section):

@@ -30,6 +30,8 @@ class GenerationRequest:
     top_p: float = 1.0
     top_k: int = 0
     priority: int = 0
+    affinity: tuple[str, ...] = ()
+    """Names of what it shares a prefix with, the longest prefix first: its episode, its group."""
     reuse_prefix: bool = True
 
 
@@ -99,6 +101,8 @@ class EngineStatus:
     """Sampled for calls that were cancelled or failed."""
     scored_tokens: int = 0
     """Sampled for scores and probes, which ask for none."""
+    engines: int = 1
+    """Engines that serve, where there are several."""
 
 
 class Engine(Protocol):

@@ -18,6 +18,9 @@ from driftline.store import files
 from driftline.store.client import open_store
 from driftline.store.run_store import RunStore
 
+SPILL_SHARE = 0.25
+"""A prefix may cost an engine this share of its sequences more than the least loaded one has."""
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -51,6 +54,21 @@ def read_run(run: str, settings: Settings) -> Surroundings:
 
 def make_engine(parameters: EngineParameters, model_dir: Path, run: str) -> Engine:
     """Make the engine that the parameters name, to serve the weights of a run; it is not started yet."""
+    if parameters.replicas == 1:
+        return _one_engine(parameters, model_dir, run)
+    from driftline.engine.pool import EnginePool
+    from driftline.engine.routing import RoutingBounds
+
+    capacity = parameters.max_num_seqs
+    return EnginePool(
+        lambda index: _one_engine(parameters, model_dir, run),
+        parameters.replicas,
+        bounds=RoutingBounds(capacity, max(1, int(capacity * SPILL_SHARE))),
+        stall_s=parameters.request_deadline_s / 2,
+    )
+
+
+def _one_engine(parameters: EngineParameters, model_dir: Path, run: str) -> Engine:
     if parameters.backend == "scripted":
         from driftline.engine.scripted import ScriptedEngine
 

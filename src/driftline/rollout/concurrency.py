@@ -143,7 +143,8 @@ def slots_of(parameters: RunParameters, engine: Engine, in_flight: Callable[[], 
     rollout = parameters.rollout
     most = rollout.episodes_in_flight
     lowest = most if rollout.concurrency == "fixed" else min(rollout.group_size, most)
-    return Slots(engine, Bounds(lowest, most), begin=parameters.engine.max_num_seqs, in_flight=in_flight)
+    begin = parameters.engine.max_num_seqs * parameters.engine.replicas
+    return Slots(engine, Bounds(lowest, most), begin=begin, in_flight=in_flight)
 
 
 def _within(episodes: int, bounds: Bounds) -> int:

@@ -251,6 +251,7 @@ class Episode:
             top_p=limits.top_p,
             top_k=limits.top_k,
             priority=spec.priority,
+            affinity=(f"{spec.group}.{spec.member}.{spec.attempt}", f"{spec.group}"),
         )
 
     async def _generate(self, request: GenerationRequest) -> Generation:

@@ -197,6 +197,7 @@ class Telemetry:
                 metrics.GENERATED_TOKENS: status.generated_tokens,
                 metrics.ENGINE_RUNNING: status.running,
                 metrics.ENGINE_WAITING: status.waiting,
+                metrics.ENGINES_SERVING: status.engines,
                 metrics.EPISODES_RUNNING: self._busy.running_now,
                 metrics.EPISODES_LIMIT: self.episodes_limit(),
                 metrics.KV_CACHE_SHARE: status.kv_cache_share,

@@ -69,6 +69,7 @@ TOKENS_PER_SECOND = _row("engine/tokens_per_second", "tokens/s", "Sampled tokens
 GENERATED_TOKENS = _row("engine/generated_tokens", "tokens", "Tokens sampled since the engine's start.", "cell")
 ENGINE_RUNNING = _row("engine/running_requests", "requests", "Requests that the engine is executing.", "cell")
 ENGINE_WAITING = _row("engine/waiting_requests", "requests", "Requests that wait inside the engine.", "cell")
+ENGINES_SERVING = _row("engine/engines_serving", "engines", "Engines of the cell that serve.", "cell")
 EPISODES_RUNNING = _row("engine/running_episodes", "episodes", "Episodes in flight.", "cell")
 EPISODES_LIMIT = _row(
     "engine/episodes_limit", "episodes", "Episodes that may be in flight, by the engine's pressure.", "cell"
