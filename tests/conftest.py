@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
     from driftline.store.client import S3Store
     from tests.support.seaweed import Seaweed
+
+
+# How long an example takes is the machine's; a test that hangs ends by pytest's own timeout.
+hypothesis.settings.register_profile("driftline", deadline=None)
+hypothesis.settings.load_profile("driftline")
 
 
 @pytest.fixture(scope="session")

@@ -93,6 +93,9 @@ class PublishRefused(DriftlineError, ValueError):
 class LogprobsNotFinite(DriftlineError, ValueError):
     """A policy gave a sampled token a log-probability that is NaN or infinite; the message names the trajectory."""
 
+    sequence: int | None = None
+    """Its place in a training batch, where that is all that is known of it."""
+
 
 class TrackingUnavailable(DriftlineError, ConnectionError):
     """MLflow does not answer."""

@@ -10,8 +10,7 @@ fewer than two admitted members teaches nothing about their difference and is gi
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from driftline.measured import DivergenceSummary, Reason, Verdict
@@ -63,7 +62,6 @@ class Candidate:
     """Versions between its oldest sampled token and the version trained from."""
     divergence: DivergenceSummary | None
     """Of raw weights over its sampled tokens; None where a log-probability is no number."""
-    sampled_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,24 +115,3 @@ def admit_group(candidates: Sequence[Candidate], policy: AdmissionPolicy) -> Gro
     members = tuple(admit(candidate, policy) for candidate in candidates)
     admitted = sum(member.weight > 0 for member in members)
     return GroupAdmission(members, admitted < FEWEST_ADMITTED_MEMBERS)
-
-
-def count_tokens(
-    groups: Iterable[tuple[Sequence[Candidate], GroupAdmission]],
-) -> tuple[Counter[str], Counter[str]]:
-    """Sampled tokens by what became of them.
-
-    Returns:
-        Dropped tokens by reason (`group` for admitted members of groups that were given up), and down-weighted
-        tokens by reason. Tokens in neither were kept.
-    """
-    dropped, lowered = Counter[str](), Counter[str]()
-    for candidates, admission in groups:
-        for candidate, member in zip(candidates, admission.members, strict=True):
-            if member.verdict == "drop":
-                dropped[member.reason] += candidate.sampled_tokens
-            elif admission.given_up:
-                dropped["group"] += candidate.sampled_tokens
-            elif member.verdict == "down_weight":
-                lowered[member.reason] += candidate.sampled_tokens
-    return dropped, lowered

@@ -27,6 +27,8 @@ KEPT: tuple[str, ...] = (
     metrics.TOTAL_VARIATION,
     metrics.CHI_SQUARE,
     metrics.ESS_FRACTION,
+    metrics.TRAINED_K3,
+    metrics.TRAINED_ESS_FRACTION,
     metrics.LOGPROB_DIFFERENCE_MAX,
     metrics.FLOOR_K3,
     metrics.FLOOR_DIFFERENCE_MAX,

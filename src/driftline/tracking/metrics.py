@@ -146,13 +146,22 @@ RESUME_MISMATCH = _row(
     "A restarted trainer did not reproduce the published weights, and took those up instead.",
 )
 
-# Behaviour policy against current policy, before the step, on raw weights.
+# Behaviour policy against current policy, before the step, on raw weights: over all members of the batch, those that
+# admission drops and those of groups without variance included, unless the name says otherwise.
 K1 = _row("divergence/k1_nats", "nats", "KL(behaviour || current), estimator k1: mean of -log ratio.")
 K2 = _row("divergence/k2_nats", "nats", "KL(behaviour || current), estimator k2: mean of half the squared log ratio.")
 K3 = _row("divergence/k3_nats", "nats", "KL(behaviour || current), estimator k3: mean of ratio - 1 - log ratio.")
 TOTAL_VARIATION = _row("divergence/total_variation", "share", "Half the mean of |ratio - 1|.")
 CHI_SQUARE = _row("divergence/chi_square", "1", "Mean of the squared ratio, minus 1.")
 ESS_FRACTION = _row("divergence/ess_fraction", "share", "Effective sample size over the number of sampled tokens.")
+TRAINED_K3 = _row(
+    "divergence/trained_k3_nats",
+    "nats",
+    "k3 over what the step was trained on: members that admission kept or down-weighted, of groups with a variance.",
+)
+TRAINED_ESS_FRACTION = _row(
+    "divergence/trained_ess_fraction", "share", "Effective sample size over the same, of raw weights."
+)
 LOGPROB_DIFFERENCE_MAX = _row(
     "divergence/logprob_difference_max_nats", "nats", "Largest |behaviour - current| log-probability."
 )

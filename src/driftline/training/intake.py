@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,7 @@ from driftline.errors import LimitExceeded
 from driftline.params import RunParameters
 from driftline.records import GiveUp, Group, GroupUse, OffsetReport, PolicyVersion, StepRecord
 from driftline.store.run_store import RunStore, TrainerLease
-from driftline.training.batching import BatchRule, Decision, Judged, count_failed, decide, judge
+from driftline.training.batching import DIVERGED, BatchRule, Decision, Judged, count_failed, decide, judge
 from driftline.training.ledger import TokenBook
 from driftline.training.members import policy_of
 from driftline.training.reporting import admission_metrics
@@ -74,6 +75,7 @@ class Intake:
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
         on_damage: Callable[[str, str], None] = lambda key, reason: None,
+        diagnose: Callable[[Sequence[Judged]], str] = lambda scored: "",
     ) -> None:
         """Go on behind the frontier of the last record.
 
@@ -87,6 +89,8 @@ class Intake:
             sleep: Waits.
             monotonic: Seconds.
             on_damage: Called with an object that is set aside, and why.
+            diagnose: Called with all groups that were scored since the last step, once admission has given up a
+                batch of them; says what is wrong, or nothing.
         """
         gone = [give_up for record in records for give_up in record.give_ups]
         used = {use.group for record in records for use in record.groups}
@@ -95,6 +99,9 @@ class Intake:
         self._spent = used | {give_up.group for give_up in gone}
         self._failed = count_failed(gone)
         self._finished: dict[int, Judged] = {}
+        self._dropped: deque[Judged] = deque(maxlen=params.diagnosis.window_steps * params.rollout.groups_per_step)
+        """Given up since the last step because of their divergence, the newest."""
+        self._diagnose = diagnose
         self._scorer = scorer
         self._admission_s = 0.0
         self._run_store = run_store
@@ -159,6 +166,7 @@ class Intake:
     def committed(self) -> None:
         """The step that repeats the give-ups is committed."""
         self.give_ups = []
+        self._dropped.clear()
 
     def _collect(self) -> None:
         """Take in newly finished groups. Those given up before a restart are put on the next record again."""
@@ -210,15 +218,19 @@ class Intake:
         if not judged.final:
             self._scorer.score([group], judged.version)
             judged = self._judge(group)
+        self._note_dropped([judged])
         return judged.give_up(None if judged.reason else "given up before a restart")
 
     def _decide(self) -> Decision:
         self._judge_again()
         decision = decide(self._finished.values(), failed_before=self._failed, rule=self._rule)
+        dropped = [self._finished[give_up.group] for give_up in decision.give_ups]
         self._finished = {judged.group.number: judged for judged in decision.waiting}
         self._scorer.forget([judged.group.number for judged in decision.batch])
         if decision.give_ups:
             self._give_up(decision.give_ups)
+            if self._note_dropped(dropped):
+                self._cause()
         if decision.exhausted is not None:
             raise LimitExceeded(decision.exhausted)
         return decision
@@ -239,6 +251,19 @@ class Intake:
         self._scorer.forget([give_up.group for give_up in give_ups])
         self.book.give_up(give_ups)
 
+    def _note_dropped(self, given_up: Iterable[Judged]) -> bool:
+        """Keep what was given up for its divergence; returns whether there is any of it."""
+        dropped = [judged for judged in given_up if (judged.reason or "").startswith(DIVERGED)]
+        self._dropped.extend(dropped)
+        return bool(dropped)
+
+    def _cause(self) -> str:
+        """What is wrong, where a batch of groups was scored and given up; else nothing."""
+        if len(self._dropped) < self._rule.groups_per_step:
+            return ""
+        waiting = (judged for judged in self._finished.values() if judged.score is not None)
+        return self._diagnose([*self._dropped, *waiting])
+
     def _look_at_cells(self) -> float | None:
         """Note the cells' heartbeats; returns when the last of them acknowledged the version trained from."""
         self._looked = self._clock()
@@ -254,8 +279,9 @@ class Intake:
 
     def _starved(self) -> str:
         gone = f" ({len(self.give_ups)} given up, the last: {self.give_ups[-1].reason})" if self.give_ups else ""
+        cause = self._cause()
         return (
             f"no full batch in {self._deadline_s:.0f} s: {len(self._finished)} of {self._rule.groups_per_step} groups"
-            f" are finished for step {self._lease.head.step + 1}{gone}: see the logs of the rollout cells, or raise "
-            "limits.batch_deadline_s"
+            f" are finished for step {self._lease.head.step + 1}{gone}: "
+            + (cause or "see the logs of the rollout cells, or raise limits.batch_deadline_s")
         )

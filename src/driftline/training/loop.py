@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from driftline.errors import DriftlineError
+from driftline.divergence.diagnosis import CAUSES
+from driftline.errors import DriftlineError, LogprobsNotFinite
+from driftline.measured import Diagnosis
 from driftline.params import RunParameters
 from driftline.records import GroupUse, Head, PolicyVersion, Span, StepRecord, StepTimes, TokenLedger, WeightsManifest
 from driftline.store.run_store import RunStore, TrainerLease
@@ -31,8 +33,10 @@ from driftline.tracking.critical_path import attribute
 from driftline.tracking.sink import Sink
 from driftline.training import checkpoints
 from driftline.training.background import BackgroundWriter
+from driftline.training.batch import TrainingBatch
+from driftline.training.batching import Judged
 from driftline.training.intake import Intake, ReadyBatch
-from driftline.training.members import batch_weights, in_batch, stepped
+from driftline.training.members import batch_weights, in_batch, name_of_sequence, stepped
 from driftline.training.protocol import PolicyTrainer, StepOutcome
 from driftline.training.publishing import PolicyPublisher
 from driftline.training.reporting import group_use, imbalance, ledger_metrics, step_metrics
@@ -95,6 +99,7 @@ class TrainingLoop:
             clock=clock,
             sleep=sleep,
             on_damage=self._tell_of_damage,
+            diagnose=self._diagnose_unused,
         )
         self._steering = Steering(self._records, params)
         self._store_use = StoreUse(run_store.store, self._records)
@@ -175,7 +180,7 @@ class TrainingLoop:
         train_start = self._clock()
         uses = tuple(group_use(judged) for judged in ready.judged)
         weights = batch_weights(uses, ready.groups)
-        outcome = self._group.train(make_batch(ready.groups, weights, version.number, self._params))
+        outcome = self._train(ready, uses, make_batch(ready.groups, weights, version.number, self._params))
         train_end = self._clock()
         uses = stepped(uses, ready.groups, outcome.statistics, version.number)
         self._intake.used(uses)
@@ -192,6 +197,14 @@ class TrainingLoop:
         self._report(record, ready)
         self._checkpoint(record)
         return manifest, times.committed
+
+    def _train(self, ready: ReadyBatch, uses: Sequence[GroupUse], batch: TrainingBatch) -> StepOutcome:
+        """Take the step; an error of one sequence names the trajectory."""
+        try:
+            return self._group.train(batch)
+        except LogprobsNotFinite as error:
+            name = name_of_sequence(uses, ready.groups, error.sequence)
+            raise LogprobsNotFinite(f"{name}: {error}") from None
 
     def _record(
         self,
@@ -254,11 +267,24 @@ class TrainingLoop:
         """Complete the record by what follows from it; returns it, and the lead of the next step, in groups."""
         before = self._steering.diagnosis
         record, lead_groups = self._steering.judge(record, self._intake.reports)
-        news = change_of_cause(before, record.diagnosis)
-        if news:
-            log.warning("step %d: %s", record.step, news)
-            self._emit({"event": "warning", "type": "Diagnosis", "message": f"step {record.step}: {news}"})
+        self._tell_of_cause(before, record.diagnosis, record.step)
         return record, lead_groups
+
+    def _diagnose_unused(self, scored: Sequence[Judged]) -> str:
+        """Say why groups are given up, and no step comes of them; what is said by `_steer` once one does."""
+        before, step = self._steering.diagnosis, self._lease.head.step + 1
+        found = self._steering.diagnose_unused(scored, self._intake.reports)
+        if found is None:
+            return ""
+        self._tell_of_cause(before, found, step)
+        self._sink.log({metrics.CAUSE: float(CAUSES.index(found.cause))}, step=step)
+        return "" if found.cause == "healthy" else f"{found.cause}: {found.why}"
+
+    def _tell_of_cause(self, before: Diagnosis | None, now: Diagnosis | None, step: int) -> None:
+        news = change_of_cause(before, now)
+        if news:
+            log.warning("step %d: %s", step, news)
+            self._emit({"event": "warning", "type": "Diagnosis", "message": f"step {step}: {news}"})
 
     def _tell_of_damage(self, key: str, reason: str) -> None:
         self._emit({"event": "warning", "type": "CorruptObject", "message": f"{key} is set aside: {reason}"})

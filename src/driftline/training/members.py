@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from driftline.divergence.admission import AdmissionPolicy, Candidate, GroupAdmission
-from driftline.measured import NOTHING, DivergenceSummary
+from driftline.measured import NOTHING, DivergenceSummary, pooled
 from driftline.params import RunParameters
 from driftline.records import Group, GroupUse, MemberUse, SegmentUse, Trajectory
 from driftline.training.batch import MemberWeights
@@ -66,7 +66,6 @@ def candidates(group: Group, version: int) -> list[Candidate]:
             valid=member.ended_by_itself,
             lag_max=max(0, version - oldest_version(member, version)),
             divergence=NOTHING if member.finite else None,
-            sampled_tokens=member.sampled_tokens,
         )
         for member in group.trajectories
     ]
@@ -133,12 +132,33 @@ def stepped(
     sequences, made = iter(range(len(found.by_sequence))), list[GroupUse]()
     for use, group in zip(uses, groups, strict=True):
         members = tuple(
-            _stepped(one, member, found, next(sequences), version) if one.counted else one
+            _stepped(use.weight * one.weight, one, member, found, next(sequences), version) if one.counted else one
             for one, member in zip(use.uses, group.trajectories, strict=True)
         )
         made.append(replace(use, uses=members))
     assert next(sequences, None) is None, "the batch is made of the uses' counted members"
     return tuple(made)
+
+
+def name_of_sequence(uses: Sequence[GroupUse], groups: Sequence[Group], sequence: int | None) -> str:
+    """The trajectory at a place in the batch of these uses, as `group 12 member 3 (cell c0)`."""
+    members = [member for group in in_batch(uses, groups) for member in group.trajectories]
+    if sequence is None or not 0 <= sequence < len(members):
+        return "a trajectory of the batch"
+    found = members[sequence]
+    return f"group {found.group} member {found.member} (cell {found.cell})"
+
+
+def trained_divergence(uses: Sequence[GroupUse], found: StepStatistics) -> DivergenceSummary:
+    """The divergence of the members that a step was trained on: admitted ones, of groups with a variance.
+
+    Args:
+        uses: How groups entered the step.
+        found: What the step measured of its batch, sequence by sequence.
+    """
+    weights = [use.weight * member.weight for use in uses for member in use.uses if member.counted]
+    measured = zip(weights, found.by_sequence, strict=bool(found.by_sequence))
+    return pooled(summary for weight, summary in measured if weight > 0)
 
 
 def in_batch(uses: Sequence[GroupUse], groups: Sequence[Group]) -> list[Group]:
@@ -176,7 +196,9 @@ def _weights(use: GroupUse, group: Group) -> MemberWeights:
     return tuple(use.weight * member.weight if member.counted else None for member in use.uses)
 
 
-def _stepped(use: MemberUse, member: Trajectory, found: StepStatistics, sequence: int, version: int) -> MemberUse:
+def _stepped(
+    weight: float, use: MemberUse, member: Trajectory, found: StepStatistics, sequence: int, version: int
+) -> MemberUse:
     masked, negative = found.masked_by_sequence[sequence], found.negative_by_sequence[sequence]
     masked_by = {CORRECTION: masked - negative, NEGATIVE_SEQUENCE: negative}
     score = MemberScore(found.by_sequence[sequence], found.by_sequence_and_lag[sequence])
@@ -184,7 +206,7 @@ def _stepped(use: MemberUse, member: Trajectory, found: StepStatistics, sequence
         use,
         masked_tokens=masked,
         masked_by={name: tokens for name, tokens in masked_by.items() if tokens},
-        trained_tokens=found.trained_by_sequence[sequence] if use.weight else 0,
+        trained_tokens=found.trained_by_sequence[sequence] if weight else 0,
         # The weights are those that scored it, so what it was scored with stands.
         segments=use.segments or _segments(member, score, version),
     )

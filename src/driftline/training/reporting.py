@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from driftline.divergence.age import Age, age
+from driftline.measured import DivergenceSummary
 from driftline.records import GiveUp, Group, GroupUse, MemberUse, StepTimes, TokenLedger, Trajectory
 from driftline.tracking import metrics
 from driftline.tracking.summary import mean, quantile
 from driftline.training.advantages import has_signal
-from driftline.training.batching import DIVERGED, Judged, environment_of
-from driftline.training.members import member_uses
+from driftline.training.batching import DIVERGED, INVALID, Judged, environment_of
+from driftline.training.members import in_batch, member_uses, trained_divergence
 from driftline.training.protocol import StepOutcome
 from driftline.training.segments import sampled_lags, sampled_segments
 
@@ -77,11 +78,11 @@ def step_metrics(
         publish_bytes: Size of the published version.
     """
     members = [member for group in groups for member in group.trajectories]
-    valid = [member for member in members if member.valid]
+    valid = [member for group in in_batch(uses, groups) for member in group.trajectories]
     return {
         **_episode_metrics(valid, uses),
         **_training_metrics(outcome, times, learning_rate),
-        **_divergence_metrics(outcome),
+        **_divergence_metrics(outcome, trained_divergence(uses, outcome.statistics)),
         **_lag_metrics(valid, version, times.batch_ready),
         **{name: sum(getattr(m.seconds, part) for m in members) for part, name in metrics.EPISODE_SUM.items()},
         **{metrics.TIME_TO_BATCH_BY_CAUSE[cause]: time_to_batch_s[cause] for cause in metrics.CAUSES},
@@ -117,7 +118,8 @@ def admission_metrics(
         judging_s: Seconds of everything else that admission did.
     """
     batch = [member for use in uses for member in use.uses if member.counted]
-    seen = [*batch, *(member for give_up in give_ups for member in give_up.uses if member.counted)]
+    left_out = [give_up for give_up in give_ups if not give_up.reason.startswith(INVALID)]
+    seen = [*batch, *(member for give_up in left_out for member in give_up.uses if member.counted)]
     gone = [member for member in seen if member.weight == 0.0]
     lowered = [member for member in batch if member.verdict == "down_weight"]
     dropped = Counter(member.reason for member in seen if member.verdict == "drop")
@@ -179,11 +181,14 @@ def _training_metrics(outcome: StepOutcome, times: StepTimes, learning_rate: flo
     }
 
 
-def _divergence_metrics(outcome: StepOutcome) -> dict[str, float]:
+def _divergence_metrics(outcome: StepOutcome, trained: DivergenceSummary) -> dict[str, float]:
+    """Of the batch; what has no tokens is absent."""
     found = outcome.statistics
     floor = {metrics.FLOOR_DIFFERENCE_MAX: found.floor_difference_max_nats}
+    taught = {metrics.TRAINED_K3: trained.k3, metrics.TRAINED_ESS_FRACTION: trained.ess_fraction}
     return {
         **(floor if found.floor.tokens else {}),
+        **(taught if trained.tokens else {}),
         metrics.K1: found.divergence.k1,
         metrics.K2: found.divergence.k2,
         metrics.K3: found.divergence.k3,

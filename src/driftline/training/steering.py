@@ -26,6 +26,7 @@ from driftline.measured import NOTHING, PROBE_NATS, Diagnosis, DivergenceSummary
 from driftline.params import RunParameters
 from driftline.records import Group, OffsetReport, StepRecord, Trajectory
 from driftline.tracking import metrics
+from driftline.training.batching import Judged
 from driftline.training.segments import sampled_segments
 from driftline.training.statistics import StepStatistics
 
@@ -58,6 +59,23 @@ def batch_divergence(groups: Sequence[Group], statistics: StepStatistics, versio
         by_lag=statistics.by_lag,
         by_environment=_divided((member.environment, found) for member, found in measured),
         floor_by_cell=_divided((member.cell, found) for member, found in measured if _all_new(member, version)),
+    )
+
+
+def scored_divergence(judged: Iterable[Judged]) -> BatchDivergence:
+    """Divide what was measured of groups that were scored, whether or not anything of them is admitted."""
+    found = [
+        (member, score, one.version)
+        for one in judged
+        for member, score in zip(one.group.trajectories, one.score or (), strict=one.score is not None)
+        if score is not None and score.finite
+    ]
+    return BatchDivergence(
+        by_lag=_divided(part for _, score, _ in found for part in score.by_lag.items()),
+        by_environment=_divided((member.environment, score.divergence) for member, score, _ in found),
+        floor_by_cell=_divided(
+            (member.cell, score.divergence) for member, score, version in found if _all_new(member, version)
+        ),
     )
 
 
@@ -94,7 +112,7 @@ class Steering:
         """
         self._follow(record)
         decision = self._decide(record.lead_groups)
-        self.diagnosis = diagnose(self._engines(record, reports), self._by_lag(), self._causes)
+        self.diagnosis = diagnose(self._engines(record.version_in.number, reports), self._by_lag(), self._causes)
         step = self._limits.groups_per_step
         floor = pooled(record.floor_by_cell.values())
         values = {
@@ -111,6 +129,24 @@ class Steering:
             metrics={**record.metrics, **values},
         )
         return judged, decision.lead_groups
+
+    def diagnose_unused(self, scored: Sequence[Judged], reports: Sequence[OffsetReport]) -> Diagnosis | None:
+        """Name the cause of what keeps groups from being trained on, while no step comes of them.
+
+        Args:
+            scored: Groups scored under the version that the next step trains from, and used by none.
+            reports: The cells' newest.
+
+        Returns:
+            It, from these groups alone (and the floors of cells that have none of them); None where they are of too
+            few tokens to tell.
+        """
+        found = scored_divergence(scored)
+        if pooled(found.by_lag.values()).tokens < self._causes.fewest_tokens:
+            return None
+        engines = self._engines(scored[0].version, reports, found.floor_by_cell)
+        self.diagnosis = diagnose(engines, found.by_lag, self._causes)
+        return self.diagnosis
 
     def _decide(self, lead_groups: int) -> LeadDecision:
         if not self._controlled:
@@ -140,13 +176,20 @@ class Steering:
         """Of the tokens of the last steps."""
         return _divided((lag, found) for step in self._lags for lag, found in step.items())
 
-    def _engines(self, record: StepRecord, reports: Sequence[OffsetReport]) -> list[EngineFigures]:
-        """The engines of cells that have seen one of the last versions, or whose floor is known."""
-        oldest = record.version_in.number - self._window
-        alive = {report.cell: report for report in reports if report.head_version >= oldest}
+    def _engines(
+        self, version: int, reports: Sequence[OffsetReport], newer: Mapping[str, DivergenceSummary] | None = None
+    ) -> list[EngineFigures]:
+        """The engines of cells that have seen one of the last versions, or whose floor is known.
+
+        Args:
+            version: Number of the version trained from.
+            reports: The cells' newest.
+            newer: Floors that stand instead of those of the last steps, by cell.
+        """
+        floors = {cell: self._floor(cell) for cell in self._floors} | dict(newer or {})
+        alive = {report.cell: report for report in reports if report.head_version >= version - self._window}
         return [
-            _engine(cell, alive.get(cell), self._floor(cell), record.version_in.number)
-            for cell in sorted({*alive, *self._floors})
+            _engine(cell, alive.get(cell), floors.get(cell, NOTHING), version) for cell in sorted({*alive, *floors})
         ]
 
 

@@ -220,11 +220,13 @@ class Trainer:
 
 def _require_finite(statistics: StatisticsAccumulator) -> None:
     if statistics.not_finite is not None:
-        raise LogprobsNotFinite(
+        error = LogprobsNotFinite(
             f"sequence {statistics.not_finite} of the batch has a log-probability under the current policy that is "
             "no number: look for overflow in the model's forward pass; with a limit in the section admission such a "
             "trajectory is dropped before it is trained on"
         )
+        error.sequence = statistics.not_finite
+        raise error
 
 
 @dataclass(frozen=True, slots=True)

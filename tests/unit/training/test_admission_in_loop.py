@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from driftline.errors import LimitExceeded
+from driftline.errors import LimitExceeded, LogprobsNotFinite
 from driftline.records import Group, StepRecord, TokenLedger
 from driftline.tracking import metrics
 from driftline.tracking.bias import find_bias
+from driftline.tracking.sink import NullSink
 from driftline.training.resume import batch_of_record
 from tests.support.trainer_bench import Bench, eager_cell, stopped_after, sync
 from tests.support.training import OPEN, FakeGroup, group, parameters, trajectory
@@ -80,6 +82,11 @@ def test_a_far_member_is_dropped_a_less_far_one_weighs_less_and_baselines_stay()
     assert record.metrics[metrics.ADMISSION_DROPPED["k3"]] == 1
     assert record.metrics[metrics.ADMISSION_DOWN_WEIGHTED_SHARE] == 2 / 16
     assert record.metrics[metrics.LEDGER_STALE["k3"]] == 2
+    near = (math.e - 2) * 2 / 14
+    assert record.metrics[metrics.TRAINED_K3] == pytest.approx(near), "without the dropped member"
+    assert record.metrics[metrics.TRAINED_ESS_FRACTION] == pytest.approx(
+        (12 + 2 * math.e) ** 2 / (14 * (12 + 2 * math.e**2))
+    )
 
 
 def test_a_far_group_is_given_up_and_replaced_at_once():
@@ -147,6 +154,32 @@ def test_a_member_the_current_policy_has_no_number_for_is_in_no_statistic():
     assert record.groups[0].reward_mean == 0.5, "the rewards of the other two"
     assert bench.group.batches[0].sequences == 4
     assert ledger_of(record).failed == 2
+    assert record.metrics[metrics.MEMBERS_INVALID] == 1
+    assert record.metrics[metrics.REWARD_MEAN] == 0.5, "of the members in the batch"
+
+
+def test_without_limits_a_number_that_is_none_ends_the_run_and_names_the_member():
+    bench = bench_of(once(group(0, [1, None, 0]), group(7, [1, None, None, 0])), admission=OPEN)
+
+    def fails(batch: Any) -> Any:
+        error = LogprobsNotFinite("sequence 3 of the batch has a log-probability that is no number")
+        error.sequence = batch.sequences - 1
+        raise error
+
+    bench.group.train = fails  # type: ignore[method-assign]
+    with pytest.raises(LogprobsNotFinite, match=r"^group 7 member 3 \(cell c0\): sequence 3 of the batch"):
+        bench.loop().run()
+
+
+def test_what_no_step_was_trained_on_is_in_no_figure_of_training():
+    """A group without variance and one with a member too few: neither is trained on, and neither is admission's."""
+    bench = bench_of(once(group(0, [1, 1]), group(1, [1, None]), group(2, [0, 0])))
+    record = the_step(bench)
+    assert [use.trained_tokens for group_used in record.groups for use in group_used.uses] == [0, 0, 0, 0]
+    assert ledger_of(record).zero_variance == 8
+    assert metrics.TRAINED_K3 not in record.metrics
+    assert [give_up.group for give_up in record.give_ups] == [1]
+    assert record.metrics[metrics.ADMISSION_DROPPED_SHARE] == 0
 
 
 def test_a_step_is_run_again_with_the_weights_on_record_and_admits_nothing_anew():
@@ -190,8 +223,71 @@ def test_a_run_all_of_whose_groups_are_too_far_says_so():
         lambda bench: bench.finish(with_logprobs(group(bench.sequence, [1, 0]), m0=FAR, m1=FAR)),
         limits={"batch_deadline_s": 20.0},
     )
-    with pytest.raises(LimitExceeded, match=r"no full batch in 20 s.*given up.*divergence: 0 of 2 members"):
+    with pytest.raises(LimitExceeded, match=r"no full batch in 20 s.*given up.*divergence: 0 of 2 members.*see the"):
         bench.loop().run()
+    assert bench.events[1:] == [], "a few tokens name no cause"
+
+
+class Logged(NullSink):
+    """Remembers what is logged."""
+
+    def __init__(self) -> None:
+        self.points: list[tuple[int, dict[str, float]]] = []
+
+    def log(self, values: Mapping[str, float], *, step: int) -> None:
+        self.points.append((step, dict(values)))
+
+
+def long_and_far(number: int, *, version: int = 0) -> Group:
+    """Two members of 60 sampled tokens, each as far off as a wrong temperature or tokenizer would have it."""
+    members = [
+        trajectory(
+            number,
+            member,
+            reward=float(member),
+            tokens=[5] * 61,
+            mask=[False, *[True] * 60],
+            logprobs=[0.0, *[-4.0] * 60],
+            segments=((0, version),),
+        )
+        for member in range(2)
+    ]
+    return Group(number, f"task-{number}", "v1", tuple(members))
+
+
+def test_a_run_all_of_whose_groups_are_too_far_names_the_cause_before_it_starves():
+    """Nothing is committed, so no record says it: the error, the event and the metric do."""
+    told: list[float] = []
+
+    def cell(bench: Bench) -> None:
+        bench.finish(long_and_far(bench.sequence))
+        if len(bench.events) > 1 and not told:
+            told.append(bench.now)
+
+    bench = bench_of(cell, limits={"batch_deadline_s": 60.0})
+    bench.sink = sink = Logged()
+    with pytest.raises(LimitExceeded, match=r"no full batch in 60 s.*given up.*: engine mismatch: k3 is 2.86e"):
+        bench.loop().run()
+    assert told[0] < 1010.0, "as soon as a batch of groups is given up"
+    (event,) = bench.events[1:]
+    assert (event["event"], event["type"]) == ("warning", "Diagnosis")
+    assert event["message"].startswith(
+        "step 1: engine mismatch: k3 is 2.86e+01 nats a token at lag 0 over 240 tokens"
+    )
+    assert {(step, *values.items()) for step, values in sink.points} == {(1, (metrics.CAUSE, 1.0))}
+
+
+def test_a_cause_named_while_nothing_was_trained_on_is_over_with_the_next_healthy_step():
+    def cell(bench: Bench) -> None:
+        if bench.sequence < 4:
+            bench.finish(long_and_far(bench.sequence))
+        else:
+            bench.finish(group(bench.sequence, [1, 0]))
+
+    bench = bench_of(cell)
+    the_step(bench)
+    said = [event["message"].split(":")[:2] for event in bench.events if event["event"] == "warning"]
+    assert said == [["step 1", " engine mismatch"], ["step 1", " healthy"]]
 
 
 def test_give_ups_for_divergence_are_the_same_after_a_restart():

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from driftline.divergence.admission import AdmissionPolicy
 from driftline.divergence.diagnosis import CAUSES
-from driftline.measured import NOTHING, DivergenceSummary
+from driftline.measured import NOTHING, DivergenceSummary, pooled
 from driftline.params import RunParameters
 from driftline.records import Group, OffsetReport, StepRecord
 from driftline.tracking import metrics
+from driftline.training.batching import Judged, judge
+from driftline.training.members import MemberScore
 from driftline.training.steering import (
     FLOOR_MEMORY_STEPS,
     Steering,
@@ -220,6 +223,46 @@ def test_a_floor_stands_until_a_newer_one_is_measured_but_not_for_ever():
     mended = Steering(done[:5], controlled())
     good = {"c0": summary(1e-9), "c1": summary(1e-9)}
     assert follow(mended, [record(n, floors=good) for n in range(6, 10)]).metrics[metrics.CAUSE] == 0
+
+
+def far_group(number: int, *, version: int, by_version: Mapping[int, float], cell: str = "c0") -> Judged:
+    """A group at `version`, each of whose members has 100 tokens of each of these versions, with this k3."""
+    segments = tuple((index, sampled) for index, sampled in enumerate(by_version))
+    member = replace(trajectory(number, 0, mask=(True,) * 4, segments=segments), cell=cell)
+    parts = {version - sampled: summary(k3, 100) for sampled, k3 in by_version.items()}
+    score = MemberScore(pooled(parts.values()), parts)
+    return judge(
+        Group(number, "t", "v1", (member, replace(member, member=1))), (score, score), version=version, policy=FAR
+    )
+
+
+FAR = AdmissionPolicy(8, drop_k3_nats=1.0)
+
+
+def test_groups_that_no_step_uses_name_the_cause_by_themselves():
+    """A total mismatch, or a lead that is far too deep, lets no step be committed that would say so."""
+
+    def cause(judged: Sequence[Judged], reports: Sequence[OffsetReport] = ()) -> tuple[str, str] | None:
+        found = steering.diagnose_unused(judged, reports)
+        assert found is None or steering.diagnosis is found
+        return (found.cause, found.engine) if found else None
+
+    steering = Steering([record(n) for n in range(1, 5)], controlled())
+    mismatch = far_group(9, version=5, by_version={5: 4.0})
+    stale = far_group(9, version=5, by_version={1: 4.0, 5: 2.0})
+    assert cause([mismatch, mismatch]) == ("engine mismatch", ""), "the floor of c0 is that of now"
+    assert cause([stale, stale]) == ("staleness", "")
+    assert cause([stale, far_group(8, version=5, by_version={5: 4.0}, cell="c1")]) == ("failed weight sync", "c1")
+    assert steering.diagnosis is not None
+    assert steering.diagnosis.figures["k3_nats"] == pytest.approx((4.0 + 2.0 + 4.0) / 3)
+    far_off = report("c2", refused_version=5, probe_difference_nats=0.3)
+    assert cause([mismatch], [far_off]) == ("failed weight sync", "c2")
+    little = replace(mismatch, score=(None, MemberScore(summary(4.0, 199), {0: summary(4.0, 199)})))
+    assert cause([little]) is None
+    nothing = replace(mismatch, score=(MemberScore(summary(math.nan, 900), {0: summary(math.nan, 900)}), None))
+    assert cause([nothing]) is None
+    assert cause([replace(mismatch, score=None)]) is None
+    assert cause([]) is None
 
 
 def test_news_are_changes_of_the_cause_alone():
