@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from driftline.environment import Message, StepResult, Task
+from driftline.environment import Message, Placement, StepResult, Task
 from driftline.errors import ConfigurationError, EnvironmentFailed
 
 LARGEST = 20
@@ -28,6 +28,7 @@ class Arithmetic:
     id: str = "arithmetic/v1"
     alphabet: str | None = None
     stop: str = "\n"
+    runs_in: Placement = "loop"
 
     def generate(self, seed: int, count: int) -> list[Task]:
         """Return `count` tasks that differ in content."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from random import Random
 from string import ascii_lowercase, digits
 
-from driftline.environment import Task
+from driftline.environment import Placement, Task
 from environments.pointer_chase.game import PointerChaseGame, is_answer
 
 CHAIN_STOP_PROBABILITY = 0.35
@@ -41,6 +41,7 @@ class PointerChase:
     id: str = "pointer_chase/v1"
     alphabet: str | None = "\n:=>?" + digits + ascii_lowercase
     stop: str = "\n"
+    runs_in: Placement = "loop"
 
     def generate(self, seed: int, count: int) -> list[Task]:
         """Return `count` tasks that differ in content."""

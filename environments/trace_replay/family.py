@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from string import digits
 
-from driftline.environment import Task
+from driftline.environment import Placement, Task
 from driftline.errors import ConfigurationError
 from driftline.traces import EpisodeShape, groups_of, load
 from environments.trace_replay import published_tail
@@ -34,6 +34,7 @@ class TraceReplay:
     id: str = "trace_replay/v1"
     alphabet: str | None = "\n" + digits
     stop: str = "\n"
+    runs_in: Placement = "loop"
 
     def generate(self, seed: int, count: int) -> list[Task]:
         """The first `count` groups of the trace, whatever the seed; without a trace, those drawn with the seed."""

@@ -11,8 +11,14 @@ policy sampled is never tokenised again.
     step = await environment.step(">ab")
     await environment.close()
 
-An environment may also prescribe how long the policy's turns are (`PrescribingEnvironment`): one that replays
-recorded work does.
+What else a family or an environment may say, each a small protocol that nobody has to implement:
+
+| who | says | protocol |
+|---|---|---|
+| family | where its environments run: in the event loop, in a thread, in processes | `PlacedFamily` |
+| environment | how long the policy's turns are: one that replays recorded work does | `PrescribingEnvironment` |
+| environment | that it can play another episode when one has ended | `ReusableEnvironment` |
+| environment | what an episode is worth that ran out of time | `JudgingEnvironment` |
 """
 
 from __future__ import annotations
@@ -26,12 +32,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from random import Random
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from driftline.errors import ConfigurationError, EnvironmentFailed
 
 ENTRY_POINT_GROUP = "driftline.environments"
 REGISTRY_MODULE = "environments"
+
+Placement = Literal["loop", "thread", "process"]
+"""Where an environment's code runs: in the event loop of the cell, in a thread with a loop of its own among other
+environments, or alone in a process, which can be killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +129,46 @@ class PrescribingEnvironment(Environment, Protocol):
         Raises:
             EnvironmentFailed: There is none for that member.
         """
+        ...
+
+
+@runtime_checkable
+class ReusableEnvironment(Environment, Protocol):
+    """An environment that is kept for another episode, since making one is expensive."""
+
+    async def recycle(self) -> bool:
+        """Forget the episode that has ended, whatever it left; called in place of `close`, before the next `reset`.
+
+        Returns:
+            False if something might be left. It is closed then.
+        """
+        ...
+
+
+@runtime_checkable
+class JudgingEnvironment(Environment, Protocol):
+    """An environment that can say what an unfinished episode is worth."""
+
+    async def judge(self) -> StepResult:
+        """Judge the episode as it stands: its time has run out, and no step follows.
+
+        Called with `environment.at_deadline: judge`, and never amid a step. Without a reward in what it returns,
+        nothing is known of the episode, and it does not count.
+        """
+        ...
+
+
+@runtime_checkable
+class PlacedFamily(Protocol):
+    """A family that says where its environments run. Without it, that is a thread.
+
+    `loop` is for environments that neither block nor compute for more than some microseconds; `process` for those
+    that may block for ever, leak memory or start processes.
+    """
+
+    @property
+    def runs_in(self) -> Placement:
+        """Where they run."""
         ...
 
 

@@ -21,6 +21,7 @@ pickled (Prefect stores the exceptions of its tasks). A message says what is wro
     ├── TrackingUnavailable  (ConnectionError)    MLflow does not answer
     ├── EnvironmentFailed    (RuntimeError)       an environment raised, or returned what cannot be used
     ├── DeadlineExceeded     (TimeoutError)       a bounded wait ran out
+    │   └── NoProgress                            ... for anything at all to progress in a cell that has work
     ├── ProcessFailed        (ChildProcessError)  a supervised process ended badly
     │   ├── TransientProcessFailure               ... in a way that a restart may mend
     │   └── ParentEnded                           ... because whoever had started it has ended
@@ -107,6 +108,10 @@ class EnvironmentFailed(DriftlineError, RuntimeError):
 
 class DeadlineExceeded(DriftlineError, TimeoutError):
     """A bounded wait ran out."""
+
+
+class NoProgress(DeadlineExceeded):
+    """A cell has work, and neither an episode nor a claim, a token or a write progresses."""
 
 
 class ProcessFailed(DriftlineError, ChildProcessError):

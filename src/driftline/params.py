@@ -61,6 +61,18 @@ class EnvironmentParameters(Section):
     max_turns: int = Field(20, ge=1, description="Turns after which an episode is truncated.")
     step_deadline_s: float = Field(10.0, gt=0, description="Deadline of one reset or step, in seconds.")
     episode_deadline_s: float = Field(120.0, gt=0, description="Deadline of a whole episode, in seconds.")
+    at_deadline: Literal["timeout", "judge"] = Field(
+        "timeout",
+        description="An episode beyond its deadline: `timeout`: counts for nothing; `judge`: ends as truncated with "
+        "the reward that the environment gives it as it stands, if it can.",
+    )
+    runs_in: Literal["declared", "loop", "thread", "process"] = Field(
+        "declared",
+        description="Where environments run: `declared` is where the family says, else in threads; `loop` in the "
+        "cell's event loop, for those that take microseconds; `process` in one process each.",
+    )
+    workers: int = Field(4, ge=1, description="Threads that a cell's environments share, or most processes of them.")
+    warm: int = Field(32, ge=0, description="Most environments kept for another episode, of those that allow it.")
 
 
 class RolloutParameters(Section):
@@ -252,6 +264,12 @@ class LimitParameters(Section):
     )
     resumptions: int = Field(3, ge=0, description="Resumptions of a run whose parent flow run was killed.")
     batch_deadline_s: float = Field(600.0, gt=0, description="Longest wait for a batch, in seconds.")
+    watchdog_s: float = Field(
+        600.0, gt=0, description="Seconds without any progress after which a cell that has work is ended."
+    )
+    lost_threads: int = Field(
+        8, ge=0, description="Threads of a cell that environments may hold beyond their deadline at one time."
+    )
 
 
 class TrackingParameters(Section):

@@ -300,6 +300,8 @@ class OffsetReport:
     account: CellAccount | None = None
     earlier: tuple[CellAccount, ...] = ()
     """The last known account of each earlier incarnation of the cell."""
+    loop_lag_p99_s: float | None = None
+    """How late the cell's event loop ran what was due, 99th percentile of the last seconds measured."""
     format: int = FORMAT
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 import zlib
 from dataclasses import dataclass
@@ -110,3 +111,52 @@ class _Blocks(_Raises):
     async def reset(self, task: Task, seed: int) -> tuple[Message, ...]:
         time.sleep(30)  # noqa: ASYNC251
         return ()
+
+
+class Exits(PointerChase):
+    """Its environments end their process at once; for processes only."""
+
+    def make(self, *, max_turns: int = 20) -> Any:
+        return _Exits(max_turns)
+
+
+class Leaks(PointerChase):
+    """Its environments start a process and forget it."""
+
+    def make(self, *, max_turns: int = 20) -> Any:
+        return _Leaks(max_turns)
+
+
+class TenMegabytes(PointerChase):
+    """Its environments answer with ten megabytes."""
+
+    def make(self, *, max_turns: int = 20) -> Any:
+        return _TenMegabytes(max_turns)
+
+
+class _Plain:
+    def __init__(self, max_turns: int) -> None: ...
+
+    async def reset(self, task: Task, seed: int) -> tuple[Message, ...]:
+        return (Message("user", f"?{task.payload['start']}\n"),)
+
+    async def step(self, action: str) -> StepResult:
+        return StepResult(reward=1.0, terminated=True, success=True)
+
+    async def close(self) -> None: ...
+
+
+class _Exits(_Plain):
+    async def reset(self, task: Task, seed: int) -> tuple[Message, ...]:
+        os._exit(7)
+
+
+class _Leaks(_Plain):
+    async def reset(self, task: Task, seed: int) -> tuple[Message, ...]:
+        await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
+        return await super().reset(task, seed)
+
+
+class _TenMegabytes(_Plain):
+    async def step(self, action: str) -> StepResult:
+        return StepResult((Message("tool", "a" * 10_000_000),))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -17,8 +18,9 @@ from typing import Any
 from driftline.engine.protocol import Engine
 from driftline.engine.tokens import Renderer
 from driftline.environment import TaskFamily
+from driftline.errors import NoProgress
 from driftline.params import RunParameters, settings
-from driftline.process import child_main, emit
+from driftline.process import child_main, emit, exit_codes
 from driftline.rollout.background import StoreThreads
 from driftline.rollout.bootstrap import make_engine, pin, read_run
 from driftline.rollout.collector import Collector
@@ -27,8 +29,10 @@ from driftline.rollout.groups import TaskSource
 from driftline.rollout.guard import EnvironmentGuard
 from driftline.rollout.meters import BusyMeter, WaitingMeter
 from driftline.rollout.place import place_of
+from driftline.rollout.pool import EnvironmentPool
 from driftline.rollout.tally import TokenTally
 from driftline.rollout.telemetry import Counters, Telemetry
+from driftline.rollout.watchdog import Watchdog
 from driftline.store.run_store import RunStore
 from driftline.tracking.sink import Sink, open_sink
 
@@ -47,11 +51,23 @@ async def collect(
     family: TaskFamily,
     sink: Sink,
     on_progress: Callable[[Mapping[str, Any]], None] = emit,
+    on_deaf: Callable[[NoProgress], None] | None = None,
 ) -> Counters:
     """Be the cell `cell` of a run, over an engine that has started, until the run is over.
 
+    Args:
+        run_store: The run.
+        parameters: Its parameters.
+        cell: The cell's name.
+        engine: Generates; it has started.
+        renderer: Of the run's model.
+        family: Of the run's environments.
+        sink: Where metrics go.
+        on_progress: Called with events for the supervisor.
+        on_deaf: Called in another thread, to end the process, if nothing progresses and the event loop is blocked.
+
     Returns:
-        What it did. Raises what `Collector.collect` raises.
+        What it did. Raises what `Collector.collect` raises, and `NoProgress`.
     """
     threads = StoreThreads()
     busy, waiting = BusyMeter(), WaitingMeter()
@@ -74,7 +90,9 @@ async def collect(
         threads=threads,
         on_progress=on_progress,
     )
-    resources = EpisodeResources(family, engine, renderer, EpisodeLimits.of(parameters), EnvironmentGuard(), busy)
+    guard = EnvironmentGuard()
+    pool = EnvironmentPool.of(parameters, family, guard)
+    resources = EpisodeResources(family, engine, renderer, EpisodeLimits.of(parameters), guard, busy, pool=pool)
     tasks = TaskSource(run_store.store, parameters.environment.task_set, parameters.seed, threads)
     collector = Collector(
         run_store=run_store,
@@ -86,8 +104,13 @@ async def collect(
         tally=tally,
         threads=threads,
     )
+    telemetry.pool_figures = lambda: pool.figures
+    watchdog = Watchdog(
+        cell, parameters.limits.watchdog_s, works=telemetry.works, progress=telemetry.progress, on_deaf=on_deaf
+    )
     try:
-        await collector.collect()
+        async with pool, telemetry.lag.measured(watchdog.beat):
+            await watchdog.watch(collector.collect())
     finally:
         threads.close()
         await tasks.close()
@@ -113,6 +136,7 @@ async def run_cell(run: str, cell: str) -> None:
             renderer=found.renderer,
             family=found.family,
             sink=sink,
+            on_deaf=_end_process,
         )
         emit(
             {
@@ -131,6 +155,13 @@ async def run_cell(run: str, cell: str) -> None:
         except TimeoutError:
             LOG.error("the engine did not close within %g s", CLOSE_DEADLINE_S)
         await asyncio.to_thread(sink.close)
+
+
+def _end_process(error: NoProgress) -> None:
+    """End a process whose event loop is blocked: no `finally` can run. Its supervisor ends what it has started."""
+    emit({"event": "error", "type": type(error).__name__, "message": str(error)})
+    logging.shutdown()
+    os._exit(exit_codes.TRANSIENT)
 
 
 def main() -> None:

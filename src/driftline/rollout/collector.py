@@ -89,6 +89,9 @@ class Collector:
         self._playing: set[asyncio.Task[None]] = set()
         self._slots = slots_of(parameters, resources.engine, lambda: len(self._playing))
         telemetry.episodes_limit = lambda: self._slots.limit
+        telemetry.works = lambda: bool(
+            self._playing or self._claiming or any(group.complete for group in tuple(self._open.values()))
+        )
         self._wake = asyncio.Event()
         self._head_changed = True
         self._failure: BaseException | None = None

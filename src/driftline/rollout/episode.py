@@ -8,8 +8,9 @@ How it may end, and what that means for its group:
 |---|---|---|
 | ok | the environment ended it | the environment's, None if it gave none |
 | truncated | a limit of turns (by the environment: with its reward), or no room left in the context | likewise |
+| truncated | the whole episode took too long, and the environment judged it (`environment.at_deadline`) | likewise |
 | env_error | the environment raised, or returned what cannot be used | None |
-| timeout | a reset, a step or the whole episode took too long | None |
+| timeout | a reset or a step took too long, or the whole episode, and nobody judged it | None |
 | engine_error | the engine failed | None |
 | cancelled | `cancel` was called | None |
 
@@ -19,35 +20,29 @@ A reward is never made up: only what the environment gave counts. The environmen
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 from driftline.engine.protocol import Engine, Generation, GenerationRequest
 from driftline.engine.tokens import Renderer
-from driftline.environment import (
-    Environment,
-    Message,
-    PrescribingEnvironment,
-    StepResult,
-    Task,
-    TaskFamily,
-)
+from driftline.environment import Message, StepResult, Task, TaskFamily
 from driftline.errors import DeadlineExceeded, DriftlineError, EngineDied, EngineError, EnvironmentFailed
 from driftline.params import RunParameters
 from driftline.records import EpisodeSeconds, Trajectory, TrajectoryStatus
 from driftline.rollout import assignment
 from driftline.rollout.guard import EnvironmentGuard
 from driftline.rollout.meters import BusyMeter
+from driftline.rollout.played import PlayedEnvironment
+from driftline.rollout.pool import CHARACTERS_A_TOKEN, EnvironmentPool
 from driftline.rollout.transcript import Transcript
 
-LOG = logging.getLogger(__name__)
-
-CLOSE_DEADLINE_S = 5.0
 PARTS_OF_A_TURN = 8
 """How often the engine may hand back a turn unfinished."""
 POLICY_ROLE = "assistant"
+LONG_TEXT = 20_000
+"""Characters that take a tokenizer more than a millisecond or two: it works in a thread then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +74,8 @@ class EpisodeLimits:
     step_deadline_s: float
     episode_deadline_s: float
     request_deadline_s: float
+    judge_at_deadline: bool = False
+    """Whether the environment may judge an episode that ran out of time."""
 
     @classmethod
     def of(cls, parameters: RunParameters, *, temperature: float | None = None) -> EpisodeLimits:
@@ -95,6 +92,7 @@ class EpisodeLimits:
             step_deadline_s=environment.step_deadline_s,
             episode_deadline_s=environment.episode_deadline_s,
             request_deadline_s=engine.request_deadline_s,
+            judge_at_deadline=environment.at_deadline == "judge",
         )
 
 
@@ -107,8 +105,11 @@ class EpisodeResources:
     renderer: Renderer
     limits: EpisodeLimits
     guard: EnvironmentGuard
+    """Awaits the environments that run in the event loop."""
     busy: BusyMeter
     clock: Callable[[], float] = time.time
+    pool: EnvironmentPool | None = None
+    """Where environments live; None is all in the event loop."""
 
 
 class Episode:
@@ -122,9 +123,11 @@ class Episode:
         self._using = resources
         self._limits = resources.limits
         self._transcript = Transcript()
-        self._environment: Environment | None = None
-        self._prescribed: tuple[int, ...] | None = None
-        """Tokens of each turn, where the environment says so."""
+        pool = resources.pool or EnvironmentPool(resources.family, resources.guard, placement="loop")
+        self._request_seconds: list[tuple[float, float]] = []
+        self._environment = PlayedEnvironment(
+            spec, resources.limits, pool, resources.busy, resources.clock, self._request_seconds
+        )
         self.prompt_tokens: int | None = None
         """Tokens of the prompt, once it is there."""
         self._turns = 0
@@ -132,9 +135,10 @@ class Episode:
         self._success: bool | None = None
         self._status: TrajectoryStatus = "ok"
         self._reason = ""
-        self._seconds = dict.fromkeys(EpisodeSeconds.__slots__, 0.0)
-        self._request_seconds: list[tuple[float, float]] = []
+        self._engine_seconds = dict.fromkeys(("queued", "prefilling", "decoding"), 0.0)
         self._deadline: asyncio.Timeout | None = None
+        self._sampling = False
+        """Whether the engine is at work on a turn, so that the environment waits."""
         self._cancel_reason: str | None = None
 
     @property
@@ -162,21 +166,21 @@ class Episode:
                 if self._cancel_reason is None:
                     await self._run()
         except (DriftlineError, TimeoutError) as error:
-            self._fail(error)
+            await self._end_early(error)
         finally:
             self._deadline = None
-            await self._close()
+            await self._environment.close(reusable=self._status in ("ok", "truncated") and self._turns > 0)
         if self._cancel_reason is not None and self._reward is None:
             self._end("cancelled", self._cancel_reason)
         return self._trajectory(started_unix)
 
     async def _run(self) -> None:
-        prompt = await self._reset()
-        self.messages.extend(prompt)
-        observed = self._using.renderer.start(prompt)
-        self.prompt_tokens = len(observed)
+        prompt = await self._environment.reset()
+        self.messages.extend(_readable(prompt))
+        observed = await self._tokens(prompt, lambda: self._using.renderer.start(prompt))
+        self.prompt_tokens = None if observed is None else len(observed)
         while self._turns < self._limits.max_turns:
-            if len(self._transcript) + len(observed) >= self._limits.context_tokens:
+            if observed is None or len(self._transcript) + len(observed) >= self._limits.context_tokens:
                 self._end("truncated", f"the context of {self._limits.context_tokens} tokens is full")
                 return
             self._transcript.observe(observed)
@@ -185,17 +189,27 @@ class Episode:
             if result.terminated or result.truncated:
                 self._end("ok" if result.terminated else "truncated", "" if result.terminated else "by its rules")
                 return
-            observed = self._using.renderer.extend(result.messages, stopped=stopped)
+            extend = partial(self._using.renderer.extend, result.messages, stopped=stopped)
+            observed = await self._tokens(result.messages, extend)
         self._end("truncated", f"{self._limits.max_turns} turns without an end")
+
+    async def _tokens(
+        self, messages: Sequence[Message], render: Callable[[], tuple[int, ...]]
+    ) -> tuple[int, ...] | None:
+        """What messages are in tokens, or None if they are too long for any context."""
+        characters = sum(len(message.content) for message in messages)
+        if characters > self._limits.context_tokens * CHARACTERS_A_TOKEN:
+            return None
+        return render() if characters <= LONG_TEXT else await asyncio.to_thread(render)
 
     async def _take_turn(self, text: str) -> StepResult:
         """Give one turn to the environment."""
         self._turns += 1
         self.messages.append(Message(POLICY_ROLE, text))
-        result = await self._step(text)
+        result = await self._environment.step(text)
         if self._deadline is None or self._deadline.expired():
             raise TimeoutError
-        self.messages.extend(result.messages)
+        self.messages.extend(_readable(result.messages))
         self._reward, self._success = result.reward, result.success
         return result
 
@@ -204,7 +218,8 @@ class Episode:
 
         A turn of prescribed length has no stop ids, and is whole.
         """
-        prescribed = None if self._prescribed is None else self._prescribed_tokens(self._prescribed)
+        turn_tokens = self._environment.turn_tokens
+        prescribed = None if turn_tokens is None else self._prescribed_tokens(turn_tokens)
         stop_ids = self._using.renderer.stop_ids if prescribed is None else ()
         ids: list[int] = []
         for part in range(PARTS_OF_A_TURN):
@@ -257,6 +272,7 @@ class Episode:
     async def _generate(self, request: GenerationRequest) -> Generation:
         deadline_s = self._limits.request_deadline_s
         start = self._using.busy.begin()
+        self._sampling = True
         try:
             async with asyncio.timeout(deadline_s):
                 generation = await self._using.engine.generate(request)
@@ -266,52 +282,29 @@ class Episode:
             ) from None
         finally:
             self._request_seconds.append((start, self._using.busy.end()))
-        self._seconds["queued"] += generation.queued_s
-        self._seconds["prefilling"] += generation.prefill_s
-        self._seconds["decoding"] += generation.decode_s
+        self._sampling = False
+        self._engine_seconds["queued"] += generation.queued_s
+        self._engine_seconds["prefilling"] += generation.prefill_s
+        self._engine_seconds["decoding"] += generation.decode_s
         return generation
 
-    async def _reset(self) -> tuple[Message, ...]:
-        task, seed = self.spec.task, assignment.environment_seed(self._limits.seed, self.spec.group)
-
-        async def reset() -> tuple[Message, ...]:
-            environment = self._environment = self._using.family.make(max_turns=self._limits.max_turns)
-            if not isinstance(environment, PrescribingEnvironment):
-                return await environment.reset(task, seed)
-            start = await environment.prescribe(task, seed, self.spec.member)
-            self._prescribed = tuple(start.turn_tokens)
-            return start.messages
-
-        before = self._using.clock()
-        try:
-            return tuple(await self._using.guard.call("reset", self._limits.step_deadline_s, reset))
-        finally:
-            self._seconds["resetting"] += self._using.clock() - before
-
-    async def _step(self, text: str) -> StepResult:
-        assert self._environment is not None
-        environment = self._environment
-        start = self._using.busy.begin()
-        try:
-            result = await self._using.guard.call(
-                "step", self._limits.step_deadline_s, lambda: environment.step(text)
-            )
-        finally:
-            end = self._using.busy.end()
-            self._request_seconds.append((start, end))
-        if not isinstance(result, StepResult):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise EnvironmentFailed(f"step returned {type(result).__name__}: it must return a StepResult")
-        self._seconds["in_tools" if result.reward is None else "in_reward"] += end - start
-        return result
-
-    async def _close(self) -> None:
-        environment, self._environment = self._environment, None
-        if environment is None:
+    async def _end_early(self, error: DriftlineError | TimeoutError) -> None:
+        """End by a failure, or by the environment's judgement if nothing is wrong but the time."""
+        out_of_time = self._sampling and not isinstance(error, DriftlineError) and self._cancel_reason is None
+        if not (out_of_time and self._limits.judge_at_deadline and self._turns > 0):
+            self._fail(error)
             return
         try:
-            await self._using.guard.call("close", CLOSE_DEADLINE_S, environment.close)
-        except (EnvironmentFailed, DeadlineExceeded) as error:
-            LOG.warning("group %d member %d: %s", self.spec.group, self.spec.member, error)
+            judged = await self._environment.judge()
+        except (EnvironmentFailed, DeadlineExceeded) as failure:
+            self._fail(failure)
+            return
+        if judged is None:
+            self._fail(error)
+            return
+        self._transcript.drop_observation()
+        self._reward, self._success = judged.reward, judged.success
+        self._end("truncated", f"judged as it stood: {self._out_of_time()}")
 
     def _fail(self, error: DriftlineError | TimeoutError) -> None:
         """The one place that says which failure is which ending. What was earned before it does not count."""
@@ -324,8 +317,11 @@ class Episode:
             self.failure = error
             self._end("engine_error", str(error))
         else:
-            limit = f"{self._limits.episode_deadline_s:g} s: raise environment.episode_deadline_s"
-            self._end("timeout", f"the episode took longer than {limit}")
+            self._end("timeout", self._out_of_time())
+
+    def _out_of_time(self) -> str:
+        limit_s = self._limits.episode_deadline_s
+        return f"the episode took longer than {limit_s:g} s: raise environment.episode_deadline_s"
 
     def _end(self, status: TrajectoryStatus, reason: str) -> None:
         self._status, self._reason = status, reason[:500]
@@ -350,8 +346,18 @@ class Episode:
             success=self._success,
             status=self._status,
             reason=self._reason,
-            seconds=EpisodeSeconds(**self._seconds),
+            seconds=EpisodeSeconds(**self._engine_seconds, **self._environment.seconds),
             started_unix=started_unix,
             finished_unix=self._using.clock(),
             request_seconds=tuple(self._request_seconds),
         )
+
+
+def _readable(messages: Sequence[Message]) -> list[Message]:
+    """Messages for a reader: what is very long is cut."""
+    return [
+        replace(message, content=f"{message.content[:LONG_TEXT]} ...")
+        if len(message.content) > LONG_TEXT
+        else message
+        for message in messages
+    ]

@@ -12,7 +12,7 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
 
 from driftline.engine.protocol import Engine
@@ -26,6 +26,7 @@ from driftline.rollout.bootstrap import Surroundings, make_engine, pin, read_run
 from driftline.rollout.episode import Episode, EpisodeLimits, EpisodeResources, EpisodeSpec
 from driftline.rollout.guard import EnvironmentGuard
 from driftline.rollout.meters import BusyMeter
+from driftline.rollout.pool import EnvironmentPool
 from driftline.store import tasksets
 from driftline.store.pins import pinned
 from driftline.store.run_store import RunStore
@@ -114,9 +115,12 @@ async def evaluate(found: Surroundings, engine: Engine, sink: Sink, numbers: Seq
     tasks = await asyncio.to_thread(tasksets.load, run_store.store, name, task_set)
     guard = EnvironmentGuard()
     limits = EpisodeLimits.of(parameters, temperature=parameters.evaluation.temperature)
-    resources = EpisodeResources(found.family, engine, found.renderer, limits, guard, BusyMeter())
+    pool = EnvironmentPool.of(parameters, found.family, guard)
+    resources = EpisodeResources(found.family, engine, found.renderer, limits, guard, BusyMeter(), pool=pool)
     results: list[EvaluationResult] = []
-    with guard.installed():
+    async with AsyncExitStack() as context:
+        context.enter_context(guard.installed())
+        await context.enter_async_context(pool)
         for version in versions:
             await _take_up(engine, run_store, version)
             began = time.monotonic()

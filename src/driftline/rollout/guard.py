@@ -1,15 +1,16 @@
-"""Keeps one environment from holding up all the others.
+"""Keeps one environment from holding up all the others in its event loop.
 
-Environments are awaited in the collector's event loop: a turn of a quick one then costs microseconds, not a thread
-hop. That is only safe with an answer to those that misbehave:
+Quick environments are awaited in the collector's event loop, where a turn costs microseconds and not a thread hop;
+the others in the loops of threads (`threads`). Either is only safe with an answer to those that misbehave:
 
 | It | What ends it |
 |---|---|
 | waits for ever (`await` of something that never comes) | the deadline cancels it |
 | ignores its cancellation, or cleans up for ever | the second cancellation, `GRACE_S` later, abandons it |
-| blocks the loop (a blocking call, an endless loop) | an interval timer interrupts it with `EnvironmentBlocked` |
+| blocks the loop (a blocking call, an endless loop) | it is interrupted with `EnvironmentBlocked` |
 
-The last one needs the main thread, where signals are handled; `EnvironmentGuard` says in the log if it is not.
+In the main thread an interval timer interrupts, in others the thread says how (`stretch`). A guard that can do
+neither says so in the log.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import contextlib
 import logging
 import signal
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
 from types import FrameType
@@ -34,7 +36,14 @@ GRACE_S = 5.0
 REPEAT_S = 1.0
 """How often one that goes on blocking is interrupted again."""
 
+HELD_S = 0.01
+"""How long an environment may hold its loop before the others get the time back."""
+
 T = TypeVar("T")
+
+Advance = Callable[[], Any]
+Stretch = Callable[[float, Advance], Any]
+"""Returns what it calls, which it interrupts with `EnvironmentBlocked` after so many seconds."""
 
 
 class EnvironmentBlocked(BaseException):
@@ -44,9 +53,10 @@ class EnvironmentBlocked(BaseException):
 class EnvironmentGuard:
     """Awaits environments under a deadline that also holds for those that block or do not listen."""
 
-    def __init__(self, *, grace_s: float = GRACE_S) -> None:
-        self._grace_s = grace_s
-        self._armed = False
+    def __init__(self, *, grace_s: float = GRACE_S, stretch: Stretch | None = None) -> None:
+        self.grace_s = grace_s
+        self._stretch = stretch or _with_timer
+        self._armed = stretch is not None
         self._deadlines: set[asyncio.Timeout] = set()
 
     @contextlib.contextmanager
@@ -76,13 +86,13 @@ class EnvironmentGuard:
             DeadlineExceeded: It did not return in time.
             EnvironmentFailed: It raised.
         """
-        watched = _Watched(_coroutine(method), deadline_s if self._armed else 0.0)
+        own = asyncio.timeout(deadline_s)
+        watched = _Watched(_coroutine(method), partial(self._run, deadline_s, own))
         try:
             if watched.begin():
                 return watched.result
-            return await self._wait(watched, deadline_s)
+            return await self._wait(watched, own)
         except EnvironmentBlocked:
-            self._extend_others(deadline_s)
             raise DeadlineExceeded(
                 f"{_late(what, deadline_s)}, and make it await: it blocked the event loop"
             ) from None
@@ -91,12 +101,14 @@ class EnvironmentGuard:
         except Exception as error:
             raise EnvironmentFailed(f"{what} raised {type(error).__name__}: {error}") from error
 
-    async def _wait(self, watched: _Watched[T], deadline_s: float) -> T:
+    async def _wait(self, watched: _Watched[T], deadline: asyncio.Timeout) -> T:
         """Await the rest of a call under its deadline, after which nothing that it returns or raises counts."""
-        deadline = asyncio.timeout(deadline_s)
+        last = asyncio.timeout(None)
+        # Two deadlines that pass while the loop is held would cancel once: the second runs from the first's effect.
+        watched.on_cancelled = lambda: last.reschedule(asyncio.get_running_loop().time() + self.grace_s)
         self._deadlines.add(deadline)
         try:
-            async with asyncio.timeout(deadline_s + self._grace_s), deadline:
+            async with last, deadline:
                 result = await watched
         except Exception:
             if deadline.expired():
@@ -108,11 +120,22 @@ class EnvironmentGuard:
             raise _Late
         return result
 
-    def _extend_others(self, seconds: float) -> None:
-        """Give the time that one environment held the loop back to the others, whose deadlines went on."""
+    def _run(self, deadline_s: float, own: asyncio.Timeout, advance: Advance) -> Any:
+        """One stretch of an environment. The time that it holds the loop is given back to the others."""
+        if not self._armed:
+            return advance()
+        before = time.monotonic()
+        try:
+            return self._stretch(deadline_s, advance)
+        finally:
+            held = time.monotonic() - before
+            if held > HELD_S:
+                self._extend_others(held, own)
+
+    def _extend_others(self, seconds: float, own: asyncio.Timeout) -> None:
         for deadline in self._deadlines:
             when = deadline.when()
-            if when is not None and not deadline.expired():
+            if when is not None and deadline is not own and not deadline.expired():
                 deadline.reschedule(when + seconds)
 
 
@@ -128,9 +151,11 @@ class _Watched(Generic[T]):
 
     result: T
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T], stretch_s: float) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, T], run: Callable[[Advance], Any]) -> None:
         self._coroutine = coroutine
-        self._stretch_s = stretch_s
+        self._run = run
+        self.on_cancelled: Callable[[], None] = lambda: None
+        """Called when the coroutine is told for the first time that it is cancelled."""
         self._waits_for: Any = None
 
     def begin(self) -> bool:
@@ -146,12 +171,14 @@ class _Watched(Generic[T]):
                 if isinstance(error, GeneratorExit) or (cancelled and isinstance(error, asyncio.CancelledError)):
                     self._abandon()
                     raise
-                cancelled |= isinstance(error, asyncio.CancelledError)
+                if isinstance(error, asyncio.CancelledError):
+                    cancelled = True
+                    self.on_cancelled()
                 advance = partial(self._coroutine.throw, error)
             if self._advance(advance):
                 return self.result
 
-    def _advance(self, advance: Callable[[], Any]) -> bool:
+    def _advance(self, advance: Advance) -> bool:
         try:
             self._waits_for = self._run(advance)
         except StopIteration as stop:
@@ -159,20 +186,19 @@ class _Watched(Generic[T]):
             return True
         return False
 
-    def _run(self, advance: Callable[[], Any]) -> Any:
-        if not self._stretch_s:
-            return advance()
-        signal.setitimer(signal.ITIMER_REAL, self._stretch_s, REPEAT_S)
-        try:
-            return advance()
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
-
     def _abandon(self) -> None:
         try:
             self._run(self._coroutine.close)
         except BaseException as error:
             LOG.warning("an environment did not end when told to, and is abandoned: %r", error)
+
+
+def _with_timer(seconds: float, advance: Advance) -> Any:
+    signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_S)
+    try:
+        return advance()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
 async def _coroutine(method: Callable[[], Awaitable[T]]) -> T:

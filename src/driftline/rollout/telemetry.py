@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,8 @@ from driftline.records import CellAccount, Group, Head, OffsetReport, Span, Traj
 from driftline.rollout.background import StoreThreads
 from driftline.rollout.episode import Episode
 from driftline.rollout.follower import Applied
-from driftline.rollout.meters import BusyMeter, WaitingMeter
+from driftline.rollout.meters import BusyMeter, LagMeter, WaitingMeter
+from driftline.rollout.pool import PoolFigures
 from driftline.rollout.tally import TokenTally
 from driftline.store.run_store import RunStore
 from driftline.tracking import metrics, timeline
@@ -61,6 +62,10 @@ class Telemetry:
         """What `Predictor.error` says."""
         self.episodes_limit: Callable[[], int] = int
         """How many episodes may be in flight."""
+        self.works: Callable[[], bool] = bool
+        """Whether anything is under way; for a look from another thread, as `progress` is."""
+        self.lag = LagMeter()
+        self.pool_figures: Callable[[], PoolFigures] = lambda: PoolFigures(0, 0, 0)
         self._run_store = run_store
         self._cell, self._tally = cell, tally
         self._earlier: tuple[CellAccount, ...] = ()
@@ -81,6 +86,11 @@ class Telemetry:
         self._gauges_sent = clock()
         self._tokens_then = engine.status().generated_tokens
         self._traces_left = 0
+
+    def progress(self) -> Hashable:
+        """Changes whenever an episode, a claim, a token, a tool, an update or a write comes to its end."""
+        waited_s, tokens = sum(self.waiting.seconds.values()), self._engine.status().generated_tokens
+        return self.counters.episodes, self.counters.groups, self._busy.ended, self._version, waited_s, tokens
 
     async def begin(self) -> None:
         """Take over what is known of earlier incarnations of the cell, so that nothing of it is forgotten."""
@@ -167,6 +177,7 @@ class Telemetry:
             refused_version=self._refused_version,
             account=self._tally.account(),
             earlier=self._earlier,
+            loop_lag_p99_s=self.lag.newest.p99_s if self.lag.newest else None,
         )
 
     async def _send_spans(self, now: float) -> None:
@@ -207,10 +218,20 @@ class Telemetry:
                 metrics.EPISODES_FAILED: self.counters.failed,
                 metrics.EPISODES_CANCELLED: self.counters.cancelled,
             }
-            | self._prediction_gauges(),
+            | self._prediction_gauges()
+            | self._health_gauges(),
             step=self._version,
         )
         self._gauges_sent, self._tokens_then = now, status.generated_tokens
+
+    def _health_gauges(self) -> dict[str, float]:
+        pool, lag = self.pool_figures(), self.lag.take()
+        gauges: dict[str, float] = {
+            metrics.THREADS_LOST: pool.threads_lost,
+            metrics.ENVIRONMENTS_MADE: pool.made,
+            metrics.ENVIRONMENTS_REUSED: pool.reused,
+        }
+        return gauges if lag is None else gauges | {metrics.LOOP_LAG_P50: lag.p50_s, metrics.LOOP_LAG_P99: lag.p99_s}
 
     def _prediction_gauges(self) -> dict[str, float]:
         error = self.prediction_error()

@@ -37,6 +37,11 @@ class Transcript:
         self.loss_mask.extend([False] * len(ids))
         self.logprobs.extend([0.0] * len(ids))
 
+    def drop_observation(self) -> None:
+        """Forget what was observed after the last sampled token."""
+        while self.loss_mask and not self.loss_mask[-1]:
+            del self.token_ids[-1], self.loss_mask[-1], self.logprobs[-1]
+
     def sampled(self, generation: Generation) -> None:
         """Append what an engine sampled.
 

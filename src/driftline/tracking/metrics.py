@@ -92,6 +92,15 @@ PREDICTION_SKILL = _row(
     "engine/prediction_skill", "share", "Pinball loss saved by knowing task, prompt and environment.", "cell"
 )
 
+# How a cell itself is.
+LOOP_LAG_P50 = _row("cell/loop_lag_p50_seconds", "s", "How late the event loop runs what is due, median.", "cell")
+LOOP_LAG_P99 = _row("cell/loop_lag_p99_seconds", "s", "How late it runs what is due, 99th percentile.", "cell")
+THREADS_LOST = _row(
+    "cell/threads_lost", "threads", "Threads that environments block beyond their deadlines at this moment.", "cell"
+)
+ENVIRONMENTS_MADE = _row("cell/environments_made", "environments", "Environments made since the start.", "cell")
+ENVIRONMENTS_REUSED = _row("cell/environments_reused", "episodes", "Episodes played in a warm environment.", "cell")
+
 # What became of the groups.
 GROUPS_TRAINED = _row("groups/trained", "groups", "Groups of the batch with a weight above 0.")
 GROUPS_ZERO_VARIANCE = _row("groups/zero_variance", "groups", "Groups of the batch whose rewards were all equal.")

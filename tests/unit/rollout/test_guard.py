@@ -54,6 +54,17 @@ async def test_whatever_never_returns_is_ended(guard: EnvironmentGuard, misbehav
     assert len(asyncio.all_tasks()) == 1
 
 
+async def test_one_that_is_deaf_is_ended_though_the_loop_was_late(
+    guard: EnvironmentGuard,
+) -> None:
+    call = asyncio.create_task(guard.call("step", 0.05, deaf))
+    await asyncio.sleep(0)
+    time.sleep(0.3)  # noqa: ASYNC251 (as a busy machine does)
+    async with asyncio.timeout(5.0):
+        with pytest.raises(DeadlineExceeded):
+            await call
+
+
 async def test_blocking_is_told_from_waiting(guard: EnvironmentGuard) -> None:
     with pytest.raises(DeadlineExceeded, match="blocked the event loop"):
         await guard.call("step", 0.05, blocks)

@@ -1,0 +1,110 @@
+"""Environments in processes of their own: the same answers, and whatever they do, they can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psutil
+import pytest
+
+from driftline.environment import Task, resolve
+from driftline.errors import ConfigurationError
+from driftline.rollout.episode import Episode
+from driftline.rollout.guard import EnvironmentGuard
+from driftline.rollout.pool import EnvironmentPool
+from tests.support.environments import Blocks
+from tests.support.rollout import FAMILY, resources, spec, started
+
+SUPPORT = "tests.support.environments"
+
+
+@asynccontextmanager
+async def processes(name: str, *, workers: int = 2, **options: Any) -> AsyncIterator[EnvironmentPool]:
+    children = {child.pid for child in psutil.Process().children(recursive=True)}
+    pool = EnvironmentPool(
+        resolve(name), EnvironmentGuard(grace_s=1.0), placement="process", workers=workers, name=name, **options
+    )
+    async with pool:
+        yield pool
+    left = {child.pid for child in psutil.Process().children(recursive=True)} - children
+    assert left == set()
+
+
+async def play(pool: EnvironmentPool, task: Task, **limits: Any) -> Any:
+    from dataclasses import replace
+
+    engine = await started()
+    trajectory = await Episode(spec(task), replace(resources(engine, **limits), pool=pool)).play()
+    await engine.close()
+    return trajectory
+
+
+async def test_an_episode_is_the_same_as_in_the_loop_and_the_process_plays_the_next() -> None:
+    tasks = FAMILY.generate(1, 3)
+    async with processes("pointer_chase/v1", workers=1) as pool:
+        for task in tasks:
+            engine = await started()
+            here = await Episode(spec(task), resources(engine)).play()
+            await engine.close()
+            there = await play(pool, task, step_deadline_s=60.0)
+            assert (there.token_ids, there.reward, there.status) == (here.token_ids, here.reward, here.status)
+        (child,) = psutil.Process().children()
+        assert "environment_child" in " ".join(child.cmdline())
+
+
+async def test_what_blocks_in_a_process_is_killed_and_costs_nothing() -> None:
+    assert isinstance(resolve(f"{SUPPORT}:Blocks"), Blocks)
+    async with processes(f"{SUPPORT}:Blocks", workers=1) as pool:
+        for _ in range(2):
+            before = time.monotonic()
+            trajectory = await play(pool, FAMILY.generate(1, 1)[0], step_deadline_s=8.0)
+            assert (trajectory.status, trajectory.reward) == ("timeout", None)
+            assert time.monotonic() - before < 20.0
+
+
+async def test_what_an_environment_leaks_ends_with_it() -> None:
+    async with processes(f"{SUPPORT}:Leaks", workers=1) as pool:
+        trajectory = await play(pool, FAMILY.generate(1, 1)[0], step_deadline_s=60.0)
+        assert trajectory.reward == 1.0
+        leaked = [child for child in psutil.Process().children(recursive=True) if "sleep" in child.name()]
+        assert leaked
+    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in leaked)
+
+
+@pytest.mark.parametrize(("name", "reason"), [("Raises", "ZeroDivisionError: broken"), ("Exits", "exit code 7")])
+async def test_errors_and_deaths_are_told(name: str, reason: str) -> None:
+    async with processes(f"{SUPPORT}:{name}", workers=1) as pool:
+        trajectory = await play(pool, FAMILY.generate(1, 1)[0], step_deadline_s=60.0)
+        assert (trajectory.status, trajectory.reward) == ("env_error", None)
+        assert reason in trajectory.reason
+
+
+async def test_ten_megabytes_do_not_leave_the_process() -> None:
+    async with processes(f"{SUPPORT}:TenMegabytes", longest=200_000) as pool:
+        trajectory = await play(pool, FAMILY.generate(1, 1)[0], step_deadline_s=60.0)
+        assert (trajectory.status, trajectory.reward) == ("truncated", None)
+        assert "context" in trajectory.reason
+
+
+async def test_cancelling_while_waiting_for_a_process_frees_the_place() -> None:
+    async with processes("pointer_chase/v1", workers=1) as pool:
+        first, second = pool.seat("s"), pool.seat("s")
+        await pool.ready(first, max_turns=3)
+        waiting = asyncio.create_task(pool.ready(second, max_turns=3))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await pool.leave(second, reusable=False)
+        await pool.leave(first, reusable=False)
+        third = pool.seat("s")
+        await pool.ready(third, max_turns=3)
+        await pool.leave(third, reusable=False)
+
+
+def test_a_family_without_a_name_cannot_run_in_processes() -> None:
+    with pytest.raises(ConfigurationError, match=r"environment\.id"):
+        EnvironmentPool(FAMILY, EnvironmentGuard(), placement="process")
