@@ -182,8 +182,7 @@ def _add_api(app: FastAPI) -> None:
     ) -> Response:
         """What worked when, in the last seconds that were recorded."""
         found = await service.view(run)
-        spans = found.value.spans
-        key = _key(found, "timeline", seconds, len(spans), spans[-1].start_unix if spans else None)
+        key = _key(found, "timeline", seconds, found.value.newest_spans)
         return respond(request, service.body(key, lambda: series.timeline(found.value, seconds, MOST_SPANS)), found)
 
     @app.get("/metrics", response_class=Response, responses=_metrics_responses())

@@ -115,7 +115,7 @@ class StepFigures:
     admission: Mapping[tuple[str, str], Admitted]
     """(verdict, reason) -> members of the batch and of the groups given up."""
     give_ups: Mapping[str, Admitted]
-    """Reason -> groups (as `members`) and their tokens."""
+    """Kind of reason, without the figures of each group -> groups (as `members`) and their tokens."""
     diagnosis: Diagnosis | None
     groups: array[int]
     """Groups trained or given up."""
@@ -137,7 +137,7 @@ def figures(record: StepRecord) -> StepFigures:
     recorded = metrics.LEAD_GROUPS in record.metrics
     give_ups: dict[str, list[int]] = defaultdict(list)
     for give_up in record.give_ups:
-        give_ups[give_up.reason].append(give_up.sampled_tokens)
+        give_ups[give_up.reason.partition(":")[0]].append(give_up.sampled_tokens)
     return StepFigures(
         step=record.step,
         epoch=record.epoch,

@@ -83,9 +83,9 @@ class Followed(Generic[T]):
         return self._value is not None
 
     @property
-    def failed(self) -> bool:
-        """Whether it could not be read even once."""
-        return self._value is None and self._error is not None
+    def idle(self) -> bool:
+        """Whether it was asked for, and is read no more."""
+        return self._task is not None and self._task.done()
 
     async def latest(self) -> Latest[T]:
         """What was read last.
@@ -195,6 +195,7 @@ class RunHub:
     def _find(self, run: str) -> tuple[RunReader, Followed[RunView]]:
         found = self._followed.get(run) or self._first.get(run)
         if found is None:
+            self._first = {name: one for name, one in self._first.items() if not one[1].idle}
             if len(self._first) >= MOST_FIRST_READS:
                 raise DeadlineExceeded(f"{len(self._first)} runs are being read for the first time: ask again")
             reader = self._reader(run)

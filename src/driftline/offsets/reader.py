@@ -32,6 +32,8 @@ class RunView:
     latest: StepRecord | None
     engines: tuple[OffsetReport, ...]
     spans: tuple[Span, ...]
+    newest_spans: tuple[tuple[str, str], ...]
+    """(process, key of its newest object) of `spans`."""
     observed_unix: float
 
     @property
@@ -104,8 +106,8 @@ class RunReader:
             StoreUnavailable: The store does not answer.
         """
         head = self._read_head()
-        if self._head is not None and (head is None or head[0].epoch < self._head[0].epoch):
-            self._begin()  # Another run of the same name.
+        if self._head is not None and _is_another(self._head[0], head[0] if head is not None else None):
+            self._begin()
         self._head = head
         if self._description is None:
             self._description = self._run_store.describe()
@@ -122,6 +124,7 @@ class RunReader:
             latest=self._chain.latest,
             engines=tuple(self._run_store.offsets()),
             spans=self._spans,
+            newest_spans=self._recent.newest,
             observed_unix=now,
         )
 
@@ -150,6 +153,13 @@ class RunReader:
         except ObjectMissing:
             self._run_store.describe()  # Raises where the run itself is gone.
             return None
+
+
+def _is_another(before: Head, now: Head | None) -> bool:
+    """Whether a head is of another run of the same name: epochs only grow, and each has one holder."""
+    if now is None or now.epoch < before.epoch:
+        return True
+    return now.epoch == before.epoch and now.holder != before.holder
 
 
 class RunsReader:

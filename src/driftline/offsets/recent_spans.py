@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from driftline.errors import CorruptObject
+from driftline.errors import CorruptObject, ObjectMissing
 from driftline.records import Span
 from driftline.store import keys
 from driftline.store.run_store import RunStore
@@ -26,23 +26,32 @@ class RecentSpans:
         """Process -> key up to which its objects are read."""
         self._spans: tuple[Span, ...] = ()
 
+    @property
+    def newest(self) -> tuple[tuple[str, str], ...]:
+        """(process, key of its newest object that is read): differs where the spans do, whoever has read them."""
+        return tuple(sorted(self._last.items()))
+
     def read(self) -> tuple[Span, ...]:
-        """Look for new objects; returns all spans that are kept."""
-        new: list[Span] = []
+        """Look for new objects; returns all spans that are kept.
+
+        Raises:
+            StoreUnavailable: The store does not answer; what was read before it failed is kept.
+        """
         for process in self._run_store.store.folders(self._prefix):
             known = self._last.get(process)
             listed = [i.key for i in self._run_store.store.list(f"{self._prefix}{process}/", after=known or "")]
             for key in listed if known else listed[-FIRST_OBJECTS:]:
-                new += self._read(key)
-            if listed:
-                self._last[process] = listed[-1]
+                self._keep(self._read(key))
+                self._last[process] = key
+        return self._spans
+
+    def _keep(self, new: tuple[Span, ...]) -> None:
         if new:
             self._spans = tuple(sorted([*self._spans, *new], key=lambda span: span.start_unix)[-MOST_SPANS:])
-        return self._spans
 
     def _read(self, key: str) -> tuple[Span, ...]:
         try:
             return self._run_store.read_spans(key)
-        except CorruptObject as error:
+        except (CorruptObject, ObjectMissing) as error:
             logger.error("a part of the timeline is passed over: %s", error)
             return ()

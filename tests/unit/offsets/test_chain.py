@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from driftline.errors import CorruptObject, ObjectMissing
+from driftline.errors import CorruptObject, ObjectMissing, StoreUnavailable
 from driftline.offsets.chain import StepChain
 from driftline.offsets.reader import RunReader, RunsReader
+from driftline.offsets.recent_spans import RecentSpans
 from driftline.records import PolicyVersion, encode
 from driftline.store import keys
 from driftline.store.memory import MemoryStore
+from driftline.store.protocol import StoredObject
 from driftline.store.run_store import RunStore
 from tests.support import offset_runs
 
@@ -115,6 +117,68 @@ def test_a_run_that_is_deleted_is_gone_and_another_of_its_name_is_another():
     view = reader.read()
     assert view.description.created_unix == 5.0
     assert view.steps == ()
+
+
+def test_another_run_of_the_same_name_is_told_by_who_holds_its_epoch():
+    """Deleted and made again between two looks, and as far as the first one: only its trainer is another."""
+    store = MemoryStore()
+    offset_runs.write_run(store, "r", 2, groups=1, members=1, created=1.0)
+    store.put(keys.head("r"), encode(offset_runs.head("r", 2, holder="one")))
+    reader = RunReader(store, "r")
+    assert reader.read().description.created_unix == 1.0
+    store.delete([info.key for info in store.list("runs/r/")])
+    offset_runs.write_run(store, "r", 2, groups=1, members=1, created=2.0)
+    store.put(keys.head("r"), encode(offset_runs.head("r", 2, holder="another")))
+    assert reader.read().description.created_unix == 2.0
+
+
+def spans_of(store: MemoryStore) -> tuple[RecentSpans, RunStore]:
+    run_store = offset_runs.write_run(store, "r", 0)
+    run_store.append_spans("cell-c0", 0, offset_runs.spans(1)[:1])
+    run_store.append_spans("trainer-0001", 0, offset_runs.spans(1)[1:3])
+    return RecentSpans(run_store), run_store
+
+
+def test_an_outage_in_the_middle_loses_no_part_of_the_timeline():
+    class Outage(MemoryStore):
+        down = False
+
+        def get(self, key: str) -> StoredObject:
+            if self.down and "trainer" in key:
+                raise StoreUnavailable("away")
+            return super().get(key)
+
+    store = Outage()
+    recent, _ = spans_of(store)
+    store.down = True
+    with pytest.raises(StoreUnavailable):
+        recent.read()
+    store.down = False
+    assert [span.lane for span in recent.read()] == ["rollout", "training", "publish"]
+
+
+def test_a_stretch_that_is_collected_meanwhile_is_passed_over():
+    class Gone(MemoryStore):
+        def get(self, key: str) -> StoredObject:
+            if "trainer" in key:
+                raise ObjectMissing(key)
+            return super().get(key)
+
+    recent, _ = spans_of(Gone())
+    assert [span.lane for span in recent.read()] == ["rollout"]
+
+
+def test_spans_are_known_apart_by_what_was_read_of_them():
+    """A late stretch may begin before the newest one, and fall out of the count that is kept."""
+    recent, run_store = spans_of(MemoryStore())
+    assert recent.newest == ()
+    recent.read()
+    before = recent.newest
+    recent.read()
+    assert recent.newest == before
+    run_store.append_spans("cell-c0", 1, [offset_runs.spans(0)[0]])
+    recent.read()
+    assert recent.newest != before
 
 
 def test_the_list_of_runs_is_newest_first_and_says_what_it_cannot_read():

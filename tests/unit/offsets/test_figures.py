@@ -11,7 +11,8 @@ import pytest
 
 from driftline.measured import SegmentUse
 from driftline.offsets.downsample import buckets, column, gathered
-from driftline.offsets.figures import KEPT, figures, pooled_tokens
+from driftline.offsets.figures import KEPT, Admitted, figures, pooled_tokens
+from driftline.records import GiveUp
 from driftline.tracking import metrics
 from tests.support import offset_runs
 
@@ -48,6 +49,16 @@ def test_members_are_summed_by_version_cell_and_verdict():
     assert found.by_cell["c0"].tokens == sum(m.sampled_tokens for m in members if m.cell == "c0")
     assert sum(one.members for one in found.admission.values()) == 8
     assert list(found.groups) == [8, 9]
+
+
+def test_groups_given_up_are_counted_by_the_kind_of_reason():
+    """Each reason has the figures of its own group: kept whole, every group of a long run would be a row."""
+    gone = [
+        GiveUp(90 + n, f"divergence: {n} of 8 members admitted; dropped {8 - n} x k3 (largest {n}.5 nats)", 10 + n)
+        for n in range(2)
+    ]
+    found = figures(replace(offset_runs.record("r", 5, None), give_ups=(*gone, GiveUp(99, "stale: 2 of 2", 5))))
+    assert found.give_ups == {"divergence": Admitted(2, 21), "stale": Admitted(1, 5)}
 
 
 def test_a_record_of_before_has_none_for_what_it_does_not_say():

@@ -189,6 +189,11 @@ async def test_first_readings_are_bounded(monkeypatch: pytest.MonkeyPatch):
                 await hub.view(name)
         with pytest.raises(DeadlineExceeded, match="2 runs are being read"):
             await hub.view("c")
+        gate.set()
+        await until(lambda: all(one.idle for _, one in hub._first.values()))
+        with pytest.raises(ObjectMissing):
+            await hub.view("c")
+        assert hub._first == {}, "nobody has asked again for a and b: they take no place for ever"
     finally:
         gate.set()
         await hub.close()
