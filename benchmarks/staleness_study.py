@@ -175,7 +175,8 @@ def figures_of(arm: Arm, seed: int, records: Sequence[StepRecord]) -> dict[str, 
     def mean(values: Sequence[float]) -> float:
         return sum(values) / len(values)
 
-    trained = [use for record in records for group in record.groups if group.weight > 0 for use in group.uses]
+    groups_trained = [group for record in records for group in record.groups if group.weight > 0]
+    trained = [use for group in groups_trained for use in group.uses if use.counted]
     tokens = sum(use.sampled_tokens for use in trained)
     dropped = sum(use.sampled_tokens for use in trained if use.weight == 0)
     given_up = sum(one.sampled_tokens for record in records for one in record.give_ups)

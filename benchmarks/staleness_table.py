@@ -12,6 +12,7 @@ COLUMNS = (
     ("steps", "steps"),
     ("success", "success"),
     ("to synchronous", "success_difference"),
+    ("wall clock s", "wall_clock_s"),
     ("a step to synchronous", "step_ratio"),
     ("effective lead", "effective_lead_batches"),
     ("lead", "lead_batches_mean"),
