@@ -27,11 +27,11 @@ async def served(
     store: ObjectStore,
     *,
     token: str | None = None,
-    deadline_s: float = 2.0,
+    deadline_s: float = 20.0,
     clock: Callable[[], float] = time.time,
     host: str = "localhost",
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the application."""
+    """A client of the application, whose deadline no slow machine reaches."""
     app = build_app(store, token=SecretStr(token) if token else None, deadline_s=deadline_s, clock=clock)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (

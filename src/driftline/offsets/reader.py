@@ -102,7 +102,7 @@ class RunReader:
 
         Raises:
             ObjectMissing: There is no such run.
-            CorruptObject: Its head or a step record cannot be read, or is of a newer format.
+            CorruptObject: Its head or a step record cannot be read, is gone, or is of a newer format.
             StoreUnavailable: The store does not answer.
         """
         head = self._read_head()
@@ -112,7 +112,7 @@ class RunReader:
         if self._description is None:
             self._description = self._run_store.describe()
         if head is not None:
-            self._chain.advance(head[0])
+            self._follow(head[0])
         now = self._clock()
         if self._timeline and now >= self._spans_due:
             self._spans = self._recent.read()
@@ -144,6 +144,15 @@ class RunReader:
             return None
         members = [m for found in groups if found.number == group for m in found.trajectories if m.member == member]
         return members[0] if members else None
+
+    def _follow(self, head: Head) -> None:
+        try:
+            self._chain.advance(head)
+        except ObjectMissing as error:
+            self._run_store.describe()  # Raises where the run itself is gone.
+            raise CorruptObject(
+                f"HEAD of run {self._run_store.run!r} reaches a step record that is gone: {error}"
+            ) from None
 
     def _read_head(self) -> tuple[Head, str] | None:
         try:

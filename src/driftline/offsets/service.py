@@ -30,6 +30,8 @@ RUNS_PERIOD_S = 3.0
 THREADS = 24
 MOST_BODIES = 128
 """Encoded answers that are kept."""
+MOST_BODY_BYTES = 32 * 2**20
+"""All of them together; the one asked for last is kept whatever its size."""
 MOST_AT_THE_STORE = 32
 """Requests that may wait for the store at once; more are turned away."""
 
@@ -113,9 +115,13 @@ class Service:
         """An encoded answer, made anew only where nothing of its key is known."""
         body = self._bodies.pop(key, None) or encoded(make())
         self._bodies[key] = body
-        while len(self._bodies) > MOST_BODIES:
+        while len(self._bodies) > 1 and self._too_many_bodies():
             self._bodies.popitem(last=False)
         return body
+
+    def _too_many_bodies(self) -> bool:
+        held = sum(len(body.content) for body in self._bodies.values())
+        return len(self._bodies) > MOST_BODIES or held > MOST_BODY_BYTES
 
     async def _find(self, run: str) -> tuple[RunReader, Latest[RunView]]:
         if run == LATEST:

@@ -13,6 +13,8 @@ from driftline.divergence.estimators import SUMS, DivergenceSummary, ratio, summ
 
 _SCALARS = 8
 _MAXIMA = 5
+MOST_LAGS = 130
+"""Lags that are told apart at most: a table has a row for each, for each sequence."""
 _COUNTS = 3
 """Counts of each sequence: tokens trained on, masked by the correction, masked by the sequence mask."""
 
@@ -51,6 +53,15 @@ class StepStatistics:
     """Of each sequence, by the lags that occur in it."""
     clipped_tokens: int = 0
     """Tokens with an advantage, not masked, whose gradient the surrogate took away."""
+
+
+def lags_told_apart(max_lag_versions: int) -> int:
+    """How many lags a run's statistics tell apart, from 0 on; the last takes all beyond it.
+
+    One more than may be trained on, which members that admission drops for their age can have; but a limit that is
+    meant to be none does not make the tables large.
+    """
+    return min(max_lag_versions + 2, MOST_LAGS)
 
 
 class StatisticsAccumulator:

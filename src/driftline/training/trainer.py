@@ -29,7 +29,7 @@ from driftline.training.objective import SampledTokens, choice_of, token_objecti
 from driftline.training.packing import MicroBatchPlan, cut, padded_tokens, share
 from driftline.training.protocol import StepOutcome
 from driftline.training.rounding import RoundedModule
-from driftline.training.statistics import StatisticsAccumulator, StepStatistics
+from driftline.training.statistics import StatisticsAccumulator, StepStatistics, lags_told_apart
 from driftline.weights.tensors import DTYPES
 
 ADAM_BETAS = (0.9, 0.999)
@@ -199,8 +199,7 @@ class Trainer:
         return self.engine(ids_BT.to(device), rows_N.to(device), columns_N.to(device), temperature)
 
     def _statistics(self, batch: TrainingBatch) -> StatisticsAccumulator:
-        # One more than may be trained on, which members that admission drops for their age can have.
-        return StatisticsAccumulator(batch.sequences, lags=self.params.overlap.max_lag_versions + 2)
+        return StatisticsAccumulator(batch.sequences, lags_told_apart(self.params.overlap.max_lag_versions))
 
     def _any_rank(self, flag: bool) -> bool:
         if self.ranks == 1:

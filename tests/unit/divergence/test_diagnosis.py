@@ -189,6 +189,14 @@ def test_one_engine_alone_or_all_alike_do_not_stand_out():
     assert diagnose(apart, {0: high}, LIMITS).engine == "c0"
 
 
+def test_an_engine_stands_out_from_all_others_or_not_at_all():
+    """One that is far off beside one that is off by little: no engine alone explains the floor."""
+    far, little = engine(1e-6, summary(1e-3)), engine(1e-6, summary(2e-4), name="c1")
+    good = engine(1e-6, summary(1e-8), name="c2")
+    assert diagnose([far, little, good], {}, LIMITS).cause == "engine mismatch"
+    assert diagnose([far, replace(little, floor=summary(5e-5)), good], {}, LIMITS).engine == "c0"
+
+
 def test_few_tokens_taken_for_others_do_not_make_an_engine_stand_out():
     """Re-tokenised seams fall to one engine by chance; weights of another version move every token."""
     whole = engine(1e-6, summary(1e-13, 256), name="c1")

@@ -82,6 +82,23 @@ async def test_the_offset_of_each_engine_is_against_head_not_against_what_the_en
     assert lagging["floor_k3_nats"] == pytest.approx(1e-7)
 
 
+async def test_the_divergence_of_an_engine_is_of_the_last_steps_alone(store: MemoryStore):
+    offset_runs.write_run(store, "shift", 4, k3=0.5, **SMALL)
+    for found in offset_runs.records("shift", 12, first=5, k3=0.02, **SMALL):
+        offset_runs.commit(store, found)
+    async with served(store, clock=lambda: NOW) as client:
+        engines = (await get(client, "/v1/runs/shift/offset"))["engines"]
+    assert [engine["divergence"]["k3_nats"] for engine in engines] == pytest.approx([0.02, 0.02])
+
+
+async def test_another_question_is_another_answer(client: httpx.AsyncClient):
+    """Encoded answers are kept: by all that they depend on."""
+    for steps, by in ((5, "lag"), (6, "lag"), (5, "version"), (5, "lag")):
+        found = await get(client, f"/v1/runs/r/divergence?steps={steps}&by={by}")
+        assert (found["steps"], found["by"]) == (steps, by)
+    assert [len((await get(client, f"/v1/runs/r/history?points={n}"))["last"]) for n in (5, 7, 5)] == [5, 7, 5]
+
+
 async def test_latest_is_the_run_created_last(client: httpx.AsyncClient):
     assert (await get(client, "/v1/runs/latest/offset"))["run"] == "r"
 

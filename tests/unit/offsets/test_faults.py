@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from driftline.errors import StoreUnavailable
 from driftline.offsets import service
+from driftline.offsets.problems import Problem
+from driftline.offsets.service import Service
 from driftline.records import encode
 from driftline.store import keys
 from driftline.store.memory import MemoryStore
@@ -161,6 +164,43 @@ async def test_a_step_record_that_cannot_be_read_is_named(store: FailingStore, b
         answer = await client.get("/v1/runs/r/divergence")
         assert (answer.status_code, answer.json()["type"]) == (502, "unreadable-object")
         assert "steps/000003-0001.json" in answer.json()["detail"]
+
+
+async def test_a_step_record_that_is_gone_is_no_run_that_is_gone(store: FailingStore):
+    store.delete([keys.step("r", 3, 1)])
+    async with served(store) as client:
+        answer = await client.get("/v1/runs/r/divergence")
+        assert (answer.status_code, answer.json()["type"]) == (502, "unreadable-object")
+        assert "steps/000003-0001.json" in answer.json()["detail"]
+
+
+async def test_a_new_step_is_in_the_answers_of_the_same_service(store: FailingStore):
+    """What is kept encoded is of one step record."""
+    async with served(store) as client:
+        before = [(await client.get(f"/v1/runs/r/{path}")).json() for path in ("ledger", "divergence", "history")]
+        assert (before[0]["step"], before[1]["last_step"], before[2]["last"][-1]) == (5, 5, 5)
+        offset_runs.commit(store, next(offset_runs.records("r", 6, first=6, **SMALL)))
+        await until(client, "/v1/runs/r/offset", lambda found: found.json()["step"] == 6)
+        after = [(await client.get(f"/v1/runs/r/{path}")).json() for path in ("ledger", "divergence", "history")]
+        assert (after[0]["step"], after[1]["last_step"], after[2]["last"][-1]) == (6, 6, 6)
+
+
+async def test_encoded_answers_are_kept_within_bounds(store: FailingStore, monkeypatch: pytest.MonkeyPatch):
+    made: list[int] = []
+
+    def answer(number: int, characters: int = 3_000) -> BaseModel:
+        made.append(number)
+        return Problem(type="t", title="t", status=404, detail="x" * characters, remedy="", errors=[])
+
+    monkeypatch.setattr(service, "MOST_BODY_BYTES", 10_000)
+    kept = Service(store)
+    for number in (0, 1, 2, 0, 3, 0, 1):
+        kept.body((number,), lambda number=number: answer(number))
+    assert made == [0, 1, 2, 3, 1], "three are kept, those asked for last"
+    kept.body((9,), lambda: answer(9, 50_000))
+    kept.body((9,), lambda: answer(9, 50_000))
+    assert made[-2:] == [1, 9], "one alone is kept whatever its size"
+    await kept.close()
 
 
 async def test_a_new_record_that_cannot_be_read_leaves_the_last_answer_as_stale(store: FailingStore):

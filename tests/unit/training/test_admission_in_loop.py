@@ -277,6 +277,24 @@ def test_a_run_all_of_whose_groups_are_too_far_names_the_cause_before_it_starves
     assert {(step, *values.items()) for step, values in sink.points} == {(1, (metrics.CAUSE, 1.0))}
 
 
+def test_a_far_group_now_and_then_names_no_cause():
+    """One in each step, as many as a batch in all: they are admission's, and nothing keeps the run from its steps."""
+
+    def cell(bench: Bench) -> None:
+        head, _ = bench.run_store.read_head()
+        if head.version is not None and bench.sequence <= head.step:
+            first, version = 3 * head.step, head.version.number
+            near = (group(first + n, [1, 0], version=version) for n in (1, 2))
+            bench.finish(long_and_far(first, version=version), *near)
+
+    bench = Bench(sync(training={"steps": 3}, admission=LIMITS), cell)
+    bench.group = FakeGroup(CURRENT)
+    record = the_step(bench)
+    assert record.step == 3
+    assert [len(found.give_ups) for found in bench.run_store.steps()] == [1, 1, 1]
+    assert [event for event in bench.events if event["event"] == "warning"] == []
+
+
 def test_a_cause_named_while_nothing_was_trained_on_is_over_with_the_next_healthy_step():
     def cell(bench: Bench) -> None:
         if bench.sequence < 4:

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from driftline.training.statistics import StatisticsAccumulator
+from driftline.training.statistics import StatisticsAccumulator, lags_told_apart
 
 
 def add(accumulator: StatisticsAccumulator, log_ratio: list[float], lag: list[int], cap: float = 2.0) -> None:
@@ -49,6 +49,10 @@ def test_the_floor_is_of_lag_zero_alone():
     assert read.floor_difference_max_nats == pytest.approx(1e-3)
     assert read.floor.k2 == pytest.approx(5e-7)
     assert read.difference_max_nats == pytest.approx(2.0)
+
+
+def test_a_limit_of_age_that_is_none_makes_no_large_tables():
+    assert [lags_told_apart(limit) for limit in (0, 8, 128, 129, 10**9)] == [2, 10, 130, 130, 130]
 
 
 def test_nothing_added_is_no_divergence():
