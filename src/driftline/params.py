@@ -113,8 +113,10 @@ class SchedulingParameters(Section):
 class EngineParameters(Section):
     """The generation engine."""
 
-    backend: Literal["vllm", "scripted"] = Field(
-        "vllm", description="`scripted` draws tokens from a seeded stand-in, for tests of the machinery."
+    backend: Literal["vllm", "vllm_server", "scripted"] = Field(
+        "vllm",
+        description="`vllm`: in the cell's process, the quickest; `vllm_server`: in a server process of its own, as "
+        "several engines need; `scripted` draws tokens from a seeded stand-in, for tests of the machinery.",
     )
     replicas: int = Field(
         1, ge=1, description="Engines of a cell, which share its requests; each has max_num_seqs and its own cache."

@@ -20,35 +20,43 @@ import pytest_asyncio
 
 from driftline.engine.protocol import Generation, GenerationRequest
 from driftline.engine.vllm_arguments import MAX_BATCHED_TOKENS
+from driftline.engine.vllm_engine import VllmEngine
 from driftline.engine.vllm_update import Swap
 from driftline.errors import ConfigurationError, EngineDied, EngineStartFailed, WeightUpdateFailed
 from driftline.store.run_store import RunStore
 from tests.support.seaweed import Seaweed
 from tests.support.tiny_llama import publish, save, tiny_llama
-from tests.support.vllm import AGREEMENT_NATS, EngineUnderTest, engine_parameters, running_engine
+from tests.support.vllm import AGREEMENT_NATS, EngineUnderTest, engine_parameters, running_engine, served_engine
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
 RUN = "updates"
+INSIDE = "what is tested lies inside of the server, which hosts the engine tested in this process"
 VERSIONS = 14
 IN_FLIGHT = 64
 PROMPT = tuple(range(3, 43)) * 2
 """80 tokens: two full KV blocks, which the prefix cache can reuse."""
 
 
+@pytest.fixture(scope="module", params=[running_engine, served_engine])
+def started(request: pytest.FixtureRequest) -> Any:
+    """The same engine in this process, and in a server process of its own."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def run_store(seaweed: Seaweed) -> RunStore:
-    return RunStore(seaweed.store(), RUN)
+def run_store(seaweed: Seaweed, started: Any) -> RunStore:
+    return RunStore(seaweed.store(), f"{RUN}-{started.__name__}")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def case(
-    seaweed: Seaweed, run_store: RunStore, tmp_path_factory: pytest.TempPathFactory
+    seaweed: Seaweed, run_store: RunStore, started: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[EngineUnderTest]:
     models = [tiny_llama(seed) for seed in range(VERSIONS)]
     manifests = [publish(model, run_store, number) for number, model in enumerate(models)]
     model_dir = save(models[0], tmp_path_factory.mktemp("model"))
-    async with running_engine(engine_parameters(), model_dir, RUN, seaweed.settings) as engine:
+    async with started(engine_parameters(), model_dir, run_store.run, seaweed.settings) as engine:
         yield EngineUnderTest(engine, models, manifests)
 
 
@@ -183,6 +191,9 @@ async def test_a_load_that_fails_once_is_done_again_from_the_start(
     case: EngineUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The model is half prepared for new weights then; nothing is sampled until it holds them."""
+    if not isinstance(case.engine, VllmEngine):
+        await case.update(13)
+        pytest.skip(INSIDE)
     staged: list[int] = []
     stage = Swap.stage
 
@@ -251,6 +262,8 @@ async def test_lower_priority_numbers_run_first(case: EngineUnderTest) -> None:
 async def test_another_run_is_served_from_its_own_weights_and_counts_from_zero(
     case: EngineUnderTest, seaweed: Seaweed
 ) -> None:
+    if not isinstance(case.engine, VllmEngine):
+        pytest.skip(INSIDE)
     held = case.engine.status().version
     assert held is not None
     other = RunStore(seaweed.store(), "another")
@@ -277,7 +290,7 @@ async def test_another_run_is_served_from_its_own_weights_and_counts_from_zero(
     assert case.disagreement(PROMPT, turn, len(case.models) - 1) <= AGREEMENT_NATS, "no prefix of the run before"
     status = case.engine.status()
     assert status.generated_tokens == len(turn.token_ids) + status.scored_tokens
-    await case.engine.serve_run(RUN)
+    await case.engine.serve_run(case.manifests[0].run)
     await case.update(held.number)
 
 

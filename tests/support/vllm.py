@@ -16,6 +16,7 @@ import torch
 
 from driftline.engine.environment_variables import engine_environment
 from driftline.engine.protocol import Generation, GenerationRequest, UpdateReport
+from driftline.engine.served import ServedEngine
 from driftline.engine.vllm_engine import VllmEngine
 from driftline.params import EngineParameters, Settings
 from driftline.records import WeightsManifest
@@ -29,7 +30,7 @@ AGREEMENT_NATS = 1e-4
 class EngineUnderTest:
     """An engine, the models whose weights it was given, and its updates so far."""
 
-    engine: VllmEngine
+    engine: VllmEngine | ServedEngine
     models: list[Any]
     manifests: list[WeightsManifest]
     reports: list[UpdateReport] = field(default_factory=list)
@@ -100,3 +101,16 @@ async def running_engine(
             yield engine
         finally:
             await engine.close()
+
+
+@contextlib.asynccontextmanager
+async def served_engine(
+    params: EngineParameters, model_dir: Path, run: str, settings: Settings
+) -> AsyncIterator[ServedEngine]:
+    params = params.model_copy(update={"backend": "vllm_server"})
+    engine = ServedEngine(params, model_dir, run=run, settings=settings)
+    try:
+        await engine.start()
+        yield engine
+    finally:
+        await engine.close()

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 
+from driftline.errors import ConfigurationError
 from driftline.params import EngineParameters
 
 TUNABLE = frozenset(
@@ -27,17 +28,18 @@ def is_cpu_build() -> bool:
     return True
 
 
-def engine_environment(params: EngineParameters, base: Mapping[str, str]) -> dict[str, str]:
+def engine_environment(params: EngineParameters, base: Mapping[str, str], *, hosting: bool = False) -> dict[str, str]:
     """What a spawner adds to a child's environment so that the child can host the engine.
 
     Args:
         params: The engine's parameters; `backend: scripted` needs nothing.
+        hosting: Whether the child is the engine's server; what only speaks to one needs nothing either.
         base: The environment the child gets otherwise (usually `os.environ`).
 
     Returns:
         The variables to add or replace: `{**base, **engine_environment(params, base)}`.
     """
-    if params.backend != "vllm":
+    if params.backend != ("vllm_server" if hosting else "vllm"):
         return {}
     variables = {
         "HF_HUB_OFFLINE": "1",
@@ -53,6 +55,27 @@ def engine_environment(params: EngineParameters, base: Mapping[str, str]) -> dic
     if is_cpu_build():
         variables |= _cpu_variables(params)
     return {name: value for name, value in variables.items() if name not in TUNABLE or not base.get(name)}
+
+
+def visible_devices(params: EngineParameters, index: int, base: Mapping[str, str]) -> dict[str, str]:
+    """Which GPUs the `index`-th of several engines gets: `tensor_parallel_size` each, in turn, of those visible.
+
+    Args:
+        params: The engine's parameters; a single engine gets all, and one on processors none.
+        index: Its place among the engines of the cell.
+        base: The environment the child gets otherwise.
+    """
+    if params.replicas == 1 or is_cpu_build():
+        return {}
+    first, each = index * params.tensor_parallel_size, params.tensor_parallel_size
+    named = [name for name in base.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    mine = named[first : first + each] if named else [str(n) for n in range(first, first + each)]
+    if len(mine) < each:
+        raise ConfigurationError(
+            f"engine.replicas: engine {index} needs {each} GPUs, and CUDA_VISIBLE_DEVICES names {len(named)} for "
+            f"{params.replicas} engines: lower it, or engine.tensor_parallel_size"
+        )
+    return {"CUDA_VISIBLE_DEVICES": ",".join(mine)}
 
 
 def _cpu_variables(params: EngineParameters) -> dict[str, str]:

@@ -33,13 +33,9 @@ class LogTail:
         """Within, file descriptors 1 and 2 are the pipe: children inherit them."""
         # It outlives every engine, and would hold the pipe open.
         resource_tracker.ensure_running()
-        read_end, write_end = os.pipe()
+        write_end = self._open()
         _flush()
         saved = [os.dup(1), os.dup(2)]
-        self._reader = threading.Thread(
-            target=self._forward, args=(read_end, os.dup(saved[1])), name="engine-log", daemon=True
-        )
-        self._reader.start()
         os.dup2(write_end, 1)
         os.dup2(write_end, 2)
         os.close(write_end)
@@ -51,10 +47,28 @@ class LogTail:
                 os.dup2(descriptor, target)
                 os.close(descriptor)
 
+    @contextlib.contextmanager
+    def for_child(self) -> Generator[int]:
+        """Within, a file descriptor for a child's output; the child alone holds the pipe afterwards."""
+        write_end = self._open()
+        try:
+            yield write_end
+        finally:
+            os.close(write_end)
+
     def wait(self, timeout_s: float) -> None:
         """Wait until every process that holds the pipe is gone and its last words are read."""
         if self._reader is not None:
             self._reader.join(timeout_s)
+
+    def _open(self) -> int:
+        """Begin to read a new pipe, whose other end this returns."""
+        read_end, write_end = os.pipe()
+        self._reader = threading.Thread(
+            target=self._forward, args=(read_end, os.dup(2)), name="engine-log", daemon=True
+        )
+        self._reader.start()
+        return write_end
 
     def _forward(self, source: int, target: int) -> None:
         rest = b""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from driftline.engine.making import make_engines
 from driftline.engine.protocol import Engine
 from driftline.engine.tokens import Renderer, open_renderer
 from driftline.environment import TaskFamily, resolve
@@ -17,9 +17,6 @@ from driftline.records import RunDescription
 from driftline.store import files
 from driftline.store.client import open_store
 from driftline.store.run_store import RunStore
-
-SPILL_SHARE = 0.25
-"""A prefix may cost an engine this share of its sequences more than the least loaded one has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,32 +51,7 @@ def read_run(run: str, settings: Settings) -> Surroundings:
 
 def make_engine(parameters: EngineParameters, model_dir: Path, run: str) -> Engine:
     """Make the engine that the parameters name, to serve the weights of a run; it is not started yet."""
-    if parameters.replicas == 1:
-        return _one_engine(parameters, model_dir, run)
-    from driftline.engine.pool import EnginePool
-    from driftline.engine.routing import RoutingBounds
-
-    capacity = parameters.max_num_seqs
-    return EnginePool(
-        lambda index: _one_engine(parameters, model_dir, run),
-        parameters.replicas,
-        bounds=RoutingBounds(capacity, max(1, int(capacity * SPILL_SHARE))),
-        stall_s=parameters.request_deadline_s / 2,
-    )
-
-
-def _one_engine(parameters: EngineParameters, model_dir: Path, run: str) -> Engine:
-    if parameters.backend == "scripted":
-        from driftline.engine.scripted import ScriptedEngine
-
-        return ScriptedEngine(
-            vocabulary=_vocabulary(model_dir),
-            max_model_len=parameters.max_model_len,
-            max_num_seqs=parameters.max_num_seqs,
-        )
-    from driftline.engine.vllm_engine import VllmEngine
-
-    return VllmEngine(parameters, model_dir, run=run)
+    return make_engines(parameters, model_dir, run)
 
 
 def pin(cpus: Collection[int]) -> None:
@@ -96,10 +68,3 @@ def pin(cpus: Collection[int]) -> None:
         raise ConfigurationError(f"engine.cpus: this process may not use {sorted(cpus)} ({error})") from None
     if os.sched_getaffinity(0) != set(cpus):
         raise ConfigurationError(f"engine.cpus: of {sorted(cpus)} only {sorted(os.sched_getaffinity(0))} are there")
-
-
-def _vocabulary(model_dir: Path) -> int:
-    path = model_dir / "config.json"
-    if not path.is_file():
-        raise ConfigurationError(f"{model_dir} is no model directory: it has no config.json")
-    return int(json.loads(path.read_text())["vocab_size"])
