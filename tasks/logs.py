@@ -37,7 +37,8 @@ def forward(logger: RunLogger, line: str) -> None:
 def announce(event: Mapping[str, Any]) -> None:
     """Make a child's warning an event of the calling flow run in Prefect; other events, and other callers, make none.
 
-    Its name is `driftline.` and the warning's type, such as `driftline.Diagnosis`: an automation can wait for it.
+    Its name is `driftline.` and the warning's type, such as `driftline.Diagnosis`: an automation can wait for it. Its
+    payload is the message, with the figures behind it where there are any.
     """
     if event["event"] != "warning" or flow_run.id is None:
         return
@@ -45,7 +46,8 @@ def announce(event: Mapping[str, Any]) -> None:
         "prefect.resource.id": f"prefect.flow-run.{flow_run.id}",
         "prefect.resource.name": flow_run.name or "",
     }
-    emit_event(f"driftline.{event['type']}", resource=resource, payload={"message": event["message"]})
+    payload = {"message": event["message"], **event.get("figures", {})}
+    emit_event(f"driftline.{event['type']}", resource=resource, payload=payload)
 
 
 def outlive_worker() -> None:

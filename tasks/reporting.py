@@ -10,7 +10,7 @@ from prefect import task
 from driftline.params import settings
 from driftline.records import RunDescription
 from driftline.store.run_store import RunStore
-from driftline.tracking import mlflow_run
+from driftline.tracking import attribution, mlflow_run
 from driftline.tracking.report import Report, build_report, render, render_html, to_json
 from driftline.tracking.sink import open_sink
 from driftline.tracking.summary import record_spans, step_metrics
@@ -59,16 +59,17 @@ def read_report(store: RunStore, description: RunDescription) -> Report:
 
 def write_to_mlflow(uri: str, run_id: str, store: RunStore, report: Report) -> None:
     """Log what only the whole timeline shows, and attach picture, report and parameters."""
-    records, spans = store.steps(), store.spans()
+    records, spans, parameters = store.steps(), store.spans(), store.describe().parameters
     sink = open_sink(uri, run_id)
+    idle = attribution.step_metrics(records, spans, attribution.prices_of(parameters))
     for step, values in step_metrics(records, spans).items():
-        sink.log(values, step=step)
+        sink.log(values | idle[step], step=step)
     sink.close()
     files: dict[str, bytes | str] = {
         "report.json": to_json(report),
         "report.txt": render(report),
         "report.html": render_html(report),
-        "parameters.json": json.dumps(store.describe().parameters, indent=2, sort_keys=True),
+        "parameters.json": json.dumps(parameters, indent=2, sort_keys=True),
     }
     picture = draw(
         [*spans, *record_spans(records)],

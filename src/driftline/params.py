@@ -275,12 +275,21 @@ class LimitParameters(Section):
 
 
 class TrackingParameters(Section):
-    """What goes to MLflow."""
+    """What goes to MLflow, the report, and Prefect's events."""
 
     experiment: str = Field("driftline", description="MLflow experiment.")
     registered_model: str = Field("driftline-policy", description="MLflow model that the result is registered as.")
     traces_every_steps: int = Field(5, ge=0, description="Steps between two samples of traces; 0 is never.")
     traces_per_sample: int = Field(3, ge=1, description="Episodes in a sample of traces.")
+    rollout_gpu_hour_price: float = Field(
+        0.0, ge=0, description="Price of a GPU hour of the rollout pool, in any currency; 0 reports no cost."
+    )
+    train_gpu_hour_price: float = Field(
+        0.0, ge=0, description="Price of a GPU hour of the training pool, in any currency; 0 reports no cost."
+    )
+    batch_regression_share: float = Field(
+        0.5, gt=0, description="Growth of the time to a batch over its running median that makes an event."
+    )
 
 
 class RunParameters(Section):

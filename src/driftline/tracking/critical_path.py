@@ -10,7 +10,9 @@ finished. All moments are first clipped to `[P, R]`, so what happened before the
 
 | Interval | Cause |
 |---|---|
-| `[f, R]` | `publish`: writing the group to the store, and the trainer's reading it |
+| `[f, R]`, until the trainer waits | `trainer`: the batch was there, and the step before not yet done with |
+| the rest, while groups are scored and judged | `admission` |
+| the rest | `publish`: writing the group to the store, and the trainer's reading it |
 | `[max(s, d), f]` | `straggler`: nearly all the batch was there, and waited for `L` |
 | `[s, min(d, f)]` | the phases of `L`: reset first, reward last, between them queue, prefill, decode and tool |
 | `[A, s]` | `queue`: the engine held the weights, and `L` waited for a slot |
@@ -30,6 +32,8 @@ import math
 from collections.abc import Sequence
 
 from driftline.records import EpisodeSeconds, Group, Trajectory
+from driftline.tracking import intervals
+from driftline.tracking.intervals import Interval
 from driftline.tracking.metrics import CAUSES, Cause
 
 STRAGGLER_SHARE = 0.9
@@ -41,6 +45,8 @@ def attribute(
     groups: Sequence[Group],
     *,
     applied_unix: float | None = None,
+    wait_begin: float | None = None,
+    admission: Sequence[Interval] = (),
     straggler_share: float = STRAGGLER_SHARE,
 ) -> dict[Cause, float]:
     """Charge the time to a trainable batch to its causes.
@@ -50,6 +56,9 @@ def attribute(
         batch_ready: Unix seconds at which the trainer held the full batch.
         groups: The batch.
         applied_unix: Unix seconds at which the engine acknowledged the previous commit's weights, if known.
+        wait_begin: Unix seconds at which the trainer began to wait for the batch, if known: before, it committed
+            and checkpointed the previous step.
+        admission: When groups were scored and judged, in Unix seconds.
         straggler_share: Share of the members after whose end the rest counts as stragglers, in (0, 1].
 
     Returns:
@@ -78,7 +87,11 @@ def attribute(
     for cause, seconds in _phases(last, previous_commit + start, previous_commit + nearly_all).items():
         parts[cause] += seconds
     parts["straggler"] = finish - nearly_all
-    parts["publish"] = wall - finish
+    free = finish if wait_begin is None else max(finish, clip(wait_begin))
+    judged = intervals.union((clip(begin), clip(end)) for begin, end in admission)
+    parts["trainer"] = free - finish
+    parts["admission"] = min(intervals.seconds(intervals.clip(judged, free, wall)), wall - free)
+    parts["publish"] = wall - free - parts["admission"]
     return parts
 
 

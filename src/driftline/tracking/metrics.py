@@ -15,17 +15,15 @@ import difflib
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from driftline.errors import ConfigurationError
+from driftline.tracking import causes
+from driftline.tracking.causes import CAUSES as CAUSES
+from driftline.tracking.causes import Cause as Cause
 
 Source = Literal["trainer", "cell", "evaluation", "report"]
 """Who writes it: the trainer after a step, a rollout cell, the evaluation, or the parent flow from the store."""
-
-Cause = Literal["queue", "reset", "prefill", "decode", "tool", "reward", "straggler", "publish", "apply"]
-"""What an instant of the time to a trainable batch is charged to."""
-
-CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,20 +212,9 @@ LAG_SECONDS_MAX = _row("lag/seconds_max", "s", "Longest time from an episode's e
 TIME_TO_BATCH = _row(
     "time_to_batch/seconds", "s", "From the previous commit to a full batch; the parts add up to it."
 )
-_CAUSE_MEANING: dict[Cause, str] = {
-    "queue": "waiting for a slot of the cell or the engine",
-    "reset": "resetting the environment",
-    "prefill": "computing prompts",
-    "decode": "sampling tokens",
-    "tool": "running tools",
-    "reward": "computing the reward",
-    "straggler": "waiting for the last tenth of the members",
-    "publish": "from the last episode's end until the trainer held the batch",
-    "apply": "until the engine acknowledged the previous commit's weights",
-}
 TIME_TO_BATCH_BY_CAUSE: Mapping[Cause, str] = {
     cause: _row(f"time_to_batch/{cause}_seconds", "s", f"Part of the critical path spent {meaning}.")
-    for cause, meaning in _CAUSE_MEANING.items()
+    for cause, meaning in causes.MEANING.items()
 }
 EPISODE_SUM: Mapping[str, str] = {
     part: _row(f"episode_sum/{part}_seconds", "s", f"Sum over the batch's (concurrent) episodes of seconds {part}.")
@@ -324,6 +311,31 @@ IDLE_SHARE_ROLLOUT = _row(
 IDLE_SHARE_TRAIN = _row("idle/train_share", "share", "Share of the wall clock the training pool was idle.", "report")
 IDLE_SECONDS_ROLLOUT = _row("idle/rollout_seconds", "s", "Idle seconds of the rollout pool.", "report")
 IDLE_SECONDS_TRAIN = _row("idle/train_seconds", "s", "Idle seconds of the training pool.", "report")
+IDLE_ROLLOUT: Mapping[str, str] = {
+    cause: _row(
+        f"idle/rollout_{cause}_seconds", "s", f"Idle seconds of the rollout pool, mean of cells: {meaning}.", "report"
+    )
+    for cause, meaning in causes.ROLLOUT_IDLE.items()
+}
+IDLE_TRAIN: Mapping[str, str] = {
+    cause: _row(f"idle/train_{cause}_seconds", "s", f"Idle seconds of the training pool: {meaning}.", "report")
+    for cause, meaning in causes.TRAIN_IDLE.items()
+}
+IDLE_COST_ROLLOUT = _row(
+    "idle/rollout_cost", "currency", "Idle seconds of the rollout pool times its GPUs and their price.", "report"
+)
+IDLE_COST_TRAIN = _row(
+    "idle/train_cost", "currency", "Idle seconds of the training pool times its GPUs and their price.", "report"
+)
+
+# What bounds the run (docs/rollout.md).
+BOUND = _row(
+    "bound/verdict", "code", "What bounds the last steps: 0 engine, 1 tools, 2 stragglers, 3 trainer, 4 store."
+)
+BOUND_SHARE: Mapping[str, str] = {
+    bound: _row(f"bound/{bound}_share", "share", f"Share of the last steps' wall clock that belongs to {bound}.")
+    for bound in causes.BOUNDS
+}
 
 # Held-out tasks. The step is the policy version.
 EVALUATION_SUCCESS = _row(

@@ -22,6 +22,8 @@ from driftline.records import EvaluationResult, RunDescription, TokenLedger
 from driftline.store import keys
 from driftline.store.protocol import ObjectStore
 from driftline.store.run_store import RunStore, list_runs
+from driftline.tracking import attributed
+from driftline.tracking.attributed import Attributed
 from driftline.tracking.bias import Bias, Comparison, find_bias
 from driftline.tracking.steered import Steered, steered
 from driftline.tracking.steered import rows as steered_rows
@@ -56,6 +58,8 @@ class Report:
     """Step -> tokens that its ledger does not explain, where there are any."""
     steered: Steered = field(default_factory=lambda: steered(()))
     """Leads, and the causes of divergence."""
+    attributed: Attributed | None = None
+    """Where the time went; None before the first step."""
     bias: Bias | None = None
     """What was trained on against what was generated; None before the first step."""
 
@@ -82,7 +86,7 @@ def build_report(
     except ObjectMissing:
         head = None
     evaluations = tuple(run_store.evaluations())
-    records = run_store.steps() if head else []
+    records, spans = (run_store.steps() if head else []), run_store.spans()
     final = head.version.number if head and head.version and head.version.number > BASE_VERSION else None
     return Report(
         run=description.run,
@@ -93,13 +97,14 @@ def build_report(
         held_out_success_base=held_out_success(evaluations, BASE_VERSION),
         held_out_success_final=held_out_success(evaluations, final),
         evaluations=evaluations,
-        summary=summarize(records, run_store.spans(), head.given_up if head else ()),
+        summary=summarize(records, spans, head.given_up if head else ()),
         mlflow_run=description.mlflow_run,
         store=f"s3://{bucket or settings().bucket}/{keys.run_prefix(description.run)}",
         pages=dict(pages or {}),
         ledger=records[-1].ledger if records else None,
         imbalances={r.step: r.ledger.imbalance for r in records if r.ledger is not None and r.ledger.imbalance},
         steered=steered(records),
+        attributed=attributed.build(records, spans, description.parameters),
         bias=find_bias(records),
     )
 
@@ -147,6 +152,7 @@ def to_dict(report: Report) -> dict[str, Any]:
         "store": report.store,
         "ledger": _ledger(report),
         **steered_to_dict(report.steered),
+        "attribution": attributed.to_dict(report.attributed),
         "bias": None if report.bias is None else report.bias.as_dict(),
     }
 
@@ -210,6 +216,7 @@ def rows(report: Report) -> list[tuple[str, str]]:
             "idle share, rollout / train pool",
             f"{_number(found.idle_share_rollout)} / {_number(found.idle_share_train)}",
         ),
+        *attributed.rows(report.attributed),
         ("divergence k3", _number(found.k3_nats, " nats", digits=5)),
         ("effective sample size", _number(found.ess_fraction)),
         (

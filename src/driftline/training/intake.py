@@ -19,6 +19,7 @@ from driftline.errors import LimitExceeded
 from driftline.params import RunParameters
 from driftline.records import GiveUp, Group, GroupUse, OffsetReport, PolicyVersion, StepRecord
 from driftline.store.run_store import RunStore, TrainerLease
+from driftline.tracking.intervals import Interval, union
 from driftline.training.batching import DIVERGED, BatchRule, Decision, Judged, count_failed, decide, judge
 from driftline.training.ledger import TokenBook
 from driftline.training.members import policy_of
@@ -53,6 +54,8 @@ class ReadyBatch:
     """Unix seconds at which the last cell acknowledged the version trained from, None where that is not known."""
     read_s: float
     """Seconds of the look for finished groups that completed the batch."""
+    admission: tuple[Interval, ...] = ()
+    """When groups were scored and judged meanwhile, in Unix seconds."""
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -130,16 +133,19 @@ class Intake:
         """
         begin, applied, pause_s = self._clock(), None, HEARTBEATS_S
         asked = begin
+        admission: list[Interval] = []
         while True:
             look = self._monotonic()
             if self._clock() >= self._looked + pause_s:
                 applied = self._look_at_cells() or applied
             self._collect()
             read_s = self._monotonic() - look
+            looked = self._clock()
             decision = self._decide()
             now = self._clock()
+            admission = union([*admission, (looked, now)], gap_s=0.001)
             if decision.batch:
-                return ReadyBatch(decision.batch, begin, now, applied, read_s)
+                return ReadyBatch(decision.batch, begin, now, applied, read_s, tuple(admission))
             if now > begin + self._deadline_s:
                 raise LimitExceeded(self._starved())
             pause_s = OFFSETS_S if applied is None else HEARTBEATS_S
@@ -148,6 +154,7 @@ class Intake:
                 asked = now
             if decision.to_score:
                 self._scorer.score(decision.to_score[: self._rule.groups_per_step], self._version().number)
+                admission.append((now, self._clock()))
             else:
                 self._sleep(POLL_S)
 

@@ -31,6 +31,7 @@ from driftline.store.run_store import RunStore, TrainerLease
 from driftline.tracking import metrics
 from driftline.tracking.critical_path import attribute
 from driftline.tracking.sink import Sink
+from driftline.tracking.verdict import StepWatch
 from driftline.training import checkpoints
 from driftline.training.background import BackgroundWriter
 from driftline.training.batch import TrainingBatch
@@ -102,6 +103,11 @@ class TrainingLoop:
             diagnose=self._diagnose_unused,
         )
         self._steering = Steering(self._records, params)
+        self._watch = StepWatch(
+            self._records,
+            params.model_dump(mode="json"),
+            regression_share=params.tracking.batch_regression_share,
+        )
         self._store_use = StoreUse(run_store.store, self._records)
         timed = RunStore(self._store_use.store, run_store.run)
         self._publisher = PolicyPublisher(group, timed, params)
@@ -219,7 +225,14 @@ class TrainingLoop:
         version, step = head.version, head.step + 1
         assert version is not None, "version 0 is published before the first step"
         parts: dict[str, float] = {
-            **attribute(times.previous_commit, ready.ready, ready.groups, applied_unix=ready.applied)
+            **attribute(
+                times.previous_commit,
+                ready.ready,
+                ready.groups,
+                applied_unix=ready.applied,
+                wait_begin=ready.wait_begin,
+                admission=ready.admission,
+            )
         }
         values = step_metrics(
             outcome,
@@ -311,9 +324,20 @@ class TrainingLoop:
         self._notes = {}
 
     def _report(self, record: StepRecord, ready: ReadyBatch) -> None:
-        """Tell of a committed step: metrics, timeline, progress."""
+        """Tell of a committed step: metrics, timeline, progress, and what has changed with it."""
         times, now, steps = record.times, self._clock(), self._params.training.steps
-        self._sink.log({**record.metrics, metrics.COMMIT_SECONDS: now - times.publish_end}, step=record.step)
+        for news in self._watch.see(record):
+            log.warning("step %d: %s", record.step, news.message)
+            told = {
+                "type": news.type,
+                "message": f"step {record.step}: {news.message}",
+                "figures": dict(news.figures),
+            }
+            self._emit({"event": "warning", **told})
+        self._sink.log(
+            {**record.metrics, **self._watch.values, metrics.COMMIT_SECONDS: now - times.publish_end},
+            step=record.step,
+        )
         self._span("waiting/train", "batch", ready.wait_begin, ready.ready)
         self._span("training", "step", times.train_start, times.train_end)
         self._span("publish", "weights", times.train_end, times.publish_end)

@@ -32,6 +32,8 @@ def test_with_stragglers_by_hand() -> None:
             "straggler": 5,  # 105, when half the batch was there, to 110
             "reward": 0,  # 109 to 110 lies within the straggling
             "publish": 2,
+            "admission": 0,
+            "trainer": 0,
         }
     )
 
@@ -49,8 +51,25 @@ def test_without_stragglers_the_run_of_the_last_member_is_split_by_its_phases() 
             "straggler": 0,
             "reward": 1,
             "publish": 2,
+            "admission": 0,
+            "trainer": 0,
         }
     )
+
+
+def test_scoring_and_a_trainer_that_is_not_there_yet_are_not_publishing() -> None:
+    """The last member ends at 110; the trainer waits from 110.5 on, and scores from 111 to 111.25, twice told."""
+    scoring = [(105.0, 106.0), (110.0, 110.6), (111.0, 111.2), (111.1, 111.25), (111.9, 115.0)]
+    parts = attribute(100, 112, batch(), applied_unix=101, wait_begin=110.5, admission=scoring)
+    assert parts["trainer"] == pytest.approx(0.5)
+    assert parts["admission"] == pytest.approx(0.1 + 0.25 + 0.1)
+    assert parts["publish"] == pytest.approx(2 - 0.5 - 0.45)
+    assert sum(parts.values()) == pytest.approx(12)
+
+
+def test_a_batch_that_was_there_cost_what_the_trainer_did_before_it_waited() -> None:
+    parts = attribute(120, 121, batch(), wait_begin=120.75)
+    assert {cause: value for cause, value in parts.items() if value} == {"trainer": 0.75, "publish": 0.25}
 
 
 def test_phases_are_scaled_to_the_members_run() -> None:
@@ -105,14 +124,30 @@ MEMBERS = st.builds(
     previous=st.floats(-60, 60),
     length=st.floats(-20, 120),
     applied=st.none() | st.floats(-10, 80),
+    begun=st.none() | st.floats(-10, 130),
+    scoring=st.lists(st.tuples(st.floats(-10, 130), st.floats(-10, 130)), max_size=6),
     share=st.floats(0.01, 1),
 )
 def test_every_instant_goes_to_one_cause(
-    members: list, previous: float, length: float, applied: float | None, share: float
+    members: list,
+    previous: float,
+    length: float,
+    applied: float | None,
+    begun: float | None,
+    scoring: list[tuple[float, float]],
+    share: float,
 ) -> None:
     start, end = 1.8e9 + previous, 1.8e9 + previous + length
     acknowledged = None if applied is None else start + applied
-    parts = attribute(start, end, [group(*members)], applied_unix=acknowledged, straggler_share=share)
+    parts = attribute(
+        start,
+        end,
+        [group(*members)],
+        applied_unix=acknowledged,
+        wait_begin=None if begun is None else start + begun,
+        admission=[(start + first, start + last) for first, last in scoring],
+        straggler_share=share,
+    )
     assert list(parts) == list(CAUSES)
     assert min(parts.values()) >= 0
     assert sum(parts.values()) == pytest.approx(max(0.0, end - start), abs=1e-5)

@@ -16,6 +16,31 @@ from driftline.tracking.model_card import model_card
 from driftline.tracking.report import build_report, render, render_html, to_dict, to_json
 from tests.support.tracking_records import description, span, step_record, use
 
+VERDICT = {
+    "bound": "engine",
+    "part": "decode",
+    "why": "engine: 60% of a step of 10.00 s, most of it decode (6.00 s)",
+    "changes": [
+        "rollout.cells: more cells share the groups, each with engines of its own",
+        "engine.replicas: more engines in a cell (vllm_server)",
+        "engine.tensor_parallel_size: more GPUs an engine",
+        "rollout.max_tokens_per_turn: lower it, where turns run to it",
+    ],
+    "shares": {"engine": 0.6, "tools": 0, "stragglers": 0, "trainer": 0.2, "store": 0.2},
+    "seconds_per_step": {**dict.fromkeys(metrics.CAUSES, 0), "decode": 6, "train": 2, "weights": 2, "claim": 0},
+    "steps": 1,
+}
+NO_CAUSE = dict.fromkeys(metrics.CAUSES, 0)
+ATTRIBUTION = {
+    "step_s": {**NO_CAUSE, "decode": 6, "train": 2, "weights": 2},
+    "idle_s": {
+        "rollout": {"apply": 0, "claim": 0, "trainer": 0, "other": 3},
+        "train": {**NO_CAUSE, "decode": 6, "weights": 2},
+    },
+    "idle_cost": {"rollout": None, "train": None},
+    "verdict": VERDICT,
+    "verdict_last_steps": VERDICT,
+}
 HEAD = Head(1, 0, PolicyVersion(0, 1), None, 0, (), 16, ((0, "tasks-1"),))
 
 
@@ -111,6 +136,7 @@ def test_json_has_the_promised_keys_and_values() -> None:
             "steps_by_cause": {"staleness": 1},
         },
         "bias": None,
+        "attribution": ATTRIBUTION,
     }
     assert "staleness: it is stale (steps: 1 staleness)" in render(build_report(store, "r", bucket="b"))
     assert "OUT OF BALANCE in steps 1" in render(build_report(store, "r", bucket="b"))
@@ -131,6 +157,23 @@ def test_a_run_that_has_just_begun_reports_nulls() -> None:
     assert found["idle_share"] == {"rollout": None, "train": None}
     assert found["groups"] == {"trained": 0, "zero_variance": 0, "failed": 0}
     assert "held-out success, base -> final         │ 0.400 -> -" in render(build_report(store, "r"))
+
+
+def test_idle_seconds_have_a_cost_where_the_run_has_prices() -> None:
+    store = MemoryStore()
+    subject = RunStore(store, "r")
+    about = description()
+    subject.create(
+        dataclasses.replace(about, parameters={"tracking": {"train_gpu_hour_price": 450.0}, "training": {"ranks": 2}})
+    )
+    record = step_record(
+        1, previous_commit=100, batch_ready=106, train=(106, 108), committed=110, metrics={metrics.K3: 0.1}
+    )
+    subject.create_head(dataclasses.replace(HEAD, step=1, record=subject.write_step(record)))
+    found = build_report(store, "r")
+    assert to_dict(found)["attribution"]["idle_cost"] == {"rollout": None, "train": pytest.approx(2.0)}
+    assert "; cost 2.00" in render(found)
+    assert "rollout pool idle" not in render(found), "no cell has told"
 
 
 def test_latest_is_the_run_created_last() -> None:
@@ -159,6 +202,9 @@ def test_the_table_shows_the_figures_and_the_given_pages_only() -> None:
     assert lines["overlap efficiency, p50"] == "0.700"
     assert lines["idle share, rollout / train pool"] == "0.300 / 0.800"
     assert lines["engine pause, p50 / max"] == "0.250 s / 0.250 s"
+    assert lines["where a step's time went (mean)"] == "decode 6.00 s, train 2.00 s, weights 2.00 s"
+    assert lines["train pool idle in a step (mean)"] == "decode 6.00 s, weights 2.00 s"
+    assert lines["bound by"].startswith("engine: 60% of a step of 10.00 s")
     assert lines["objects"] == "s3://b/runs/r/"
     assert lines["MLflow page"] == "http://127.0.0.1:5000/#/x"
     assert "http" not in render(build_report(store, "r", bucket="b"))
