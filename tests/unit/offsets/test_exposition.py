@@ -20,6 +20,7 @@ from driftline.store import keys
 from driftline.store.memory import MemoryStore
 from driftline.store.run_store import RunStore
 from driftline.tracking import metrics
+from driftline.tracking.causes import CAUSES
 from tests.support import offset_runs
 from tests.support.offset_service import served
 
@@ -123,3 +124,14 @@ def test_the_dashboard_is_for_any_prometheus_and_any_run():
         assert all('run=~"$run"' in target["expr"] for target in panel["targets"])
     places = [(p["gridPos"]["x"], p["gridPos"]["y"]) for p in panels()]
     assert len(set(places)) == len(places)
+
+
+def test_page_and_dashboard_show_every_cause_of_the_time_to_a_batch():
+    panels = Path("src/driftline/offsets/page/panels.js").read_text()
+    style = Path("src/driftline/offsets/page/style.css").read_text()
+    shown = re.search(r"const causes = (\[.*?\]);", panels)
+    assert shown is not None
+    assert json.loads(shown[1]) == list(CAUSES)
+    assert all(f".f{number} " in style and style.count(f"--c{number}:") == 2 for number in range(len(CAUSES)))
+    asked = DASHBOARD.read_text()
+    assert [cause for cause in CAUSES if f"driftline_time_to_batch_{cause}_seconds" not in asked] == []

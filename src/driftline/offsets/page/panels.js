@@ -107,7 +107,7 @@ export function overTime(places, history) {
     ? value[LAG].map((lag) => (lag === null ? null : lag * history.groups_per_step)) : null);
   lines(places.lead, history, "Lead of generation over training", "groups",
     [{ name: "allowed", values: history.lead_groups }, { name: "used, by the batch's mean lag", values: effective }]);
-  const causes = ["queue", "reset", "prefill", "decode", "tool", "reward", "straggler", "publish", "apply"];
+  const causes = ["queue", "reset", "prefill", "decode", "tool", "reward", "straggler", "publish", "apply", "admission", "trainer"];
   stacked(places.wait, history, "Time to a trainable batch", "s",
     causes.map((cause) => ({ name: cause, values: value[`time_to_batch/${cause}_seconds`] })));
 }
