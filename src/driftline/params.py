@@ -132,6 +132,13 @@ class EngineParameters(Section):
         "keep", description="What becomes of running requests' KV when the weights change."
     )
     tensor_parallel_size: int = Field(1, ge=1, description="GPUs that share one engine.")
+    speculative_tokens: int = Field(
+        0,
+        ge=0,
+        le=16,
+        description="Tokens that an engine guesses a step, by n-grams of the context, and verifies in one; 0 is off, "
+        "as it must be on the CPU engine.",
+    )
     start_deadline_s: float = Field(600.0, gt=0, description="Deadline of the engine's start, in seconds.")
     request_deadline_s: float = Field(120.0, gt=0, description="Deadline of one request, in seconds.")
     cpus: tuple[int, ...] = Field((), description="Processor ids the cell is pinned to; empty is all.")
@@ -140,6 +147,8 @@ class EngineParameters(Section):
     def _engines_do_not_share_a_process(self) -> Self:
         if self.replicas > 1 and self.backend == "vllm":
             raise ValueError("engine.replicas: one process holds one engine: set engine.backend to vllm_server")
+        if self.speculative_tokens and self.backend == "scripted":
+            raise ValueError("engine.speculative_tokens: has no effect on the scripted engine: set it to 0")
         return self
 
 

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from driftline.engine.environment_variables import is_cpu_build
+from driftline.errors import ConfigurationError
 from driftline.params import EngineParameters
 
 MAX_BATCHED_TOKENS = 16384
 """Tokens of one engine step: enough that prompts are not cut into chunks, where that fits into memory."""
+NGRAM_TOKENS = (2, 4)
+"""Fewest and most last tokens that are looked for in the context."""
 EXTENSION = "driftline.weights.vllm_backend.WeightExtension"
 BACKEND = "driftline_store"
 
@@ -62,6 +65,7 @@ def engine_arguments(params: EngineParameters, model_dir: Path) -> Any:
         disable_log_stats=True,
         # The progress bar holds a semaphore that nobody returns when the process is killed.
         use_tqdm_on_load=False,
+        speculative_config=speculation(params),
         worker_extension_cls=EXTENSION,
         weight_transfer_config=WeightTransferConfig(backend=BACKEND),
     )
@@ -70,4 +74,26 @@ def engine_arguments(params: EngineParameters, model_dir: Path) -> Any:
 def batched_tokens(params: EngineParameters) -> int:
     """Most tokens of one engine step."""
     most = params.max_num_seqs * params.max_model_len
-    return max(params.max_model_len, params.max_num_seqs, min(most, MAX_BATCHED_TOKENS))
+    decoding = params.max_num_seqs * (1 + params.speculative_tokens)
+    return max(params.max_model_len, decoding, min(most, MAX_BATCHED_TOKENS))
+
+
+def speculation(params: EngineParameters) -> dict[str, Any] | None:
+    """VLLM's `speculative_config`: guesses from n-grams of the request's own context; None is off.
+
+    Raises:
+        ConfigurationError: The installed vLLM gives wrong log-probabilities with it.
+    """
+    if not params.speculative_tokens:
+        return None
+    if is_cpu_build():
+        raise ConfigurationError(
+            "engine.speculative_tokens: with guessed tokens vLLM's CPU engine gives wrong log-probabilities: set it "
+            "to 0"
+        )
+    return {
+        "method": "ngram",
+        "num_speculative_tokens": params.speculative_tokens,
+        "prompt_lookup_min": NGRAM_TOKENS[0],
+        "prompt_lookup_max": NGRAM_TOKENS[1],
+    }

@@ -29,7 +29,7 @@ from typing import Any
 
 from driftline.engine.protocol import EngineStatus, Generation, GenerationRequest, UpdateReport
 from driftline.engine.token_account import Request, TokenAccount
-from driftline.engine.vllm_arguments import build
+from driftline.engine.vllm_arguments import build, speculation
 from driftline.engine.vllm_process import EngineProcess
 from driftline.engine.vllm_requests import count_requests, generation, sampling, scoring
 from driftline.engine.vllm_update import Swap, probe_tolerance
@@ -84,8 +84,10 @@ class VllmEngine:
 
         Raises:
             EngineStartFailed: The directory is no model, or vLLM was not ready in time.
-            ConfigurationError: `engine.max_model_len` exceeds what the model was made for.
+            ConfigurationError: `engine.max_model_len` exceeds what the model was made for, or the installed vLLM
+                cannot do what is asked for.
         """
+        speculation(self._params)
         try:
             directory = read_model_directory(self._model_dir)
         except ConfigurationError as error:
