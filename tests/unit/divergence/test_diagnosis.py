@@ -174,6 +174,7 @@ GOOD = summary(1e-7)
         ([engine(1e-6, summary(2e-6))], {0: GOOD, 4: summary(5e-3)}, "engine mismatch"),
         ([engine(1e-6, GOOD)], {4: summary(5e-3, tokens=199)}, "healthy"),
         ([engine(1e-6, GOOD)], {4: summary(2e-3, error=3e-4)}, "healthy"),
+        ([engine(1e-6, GOOD)], {0: summary(1.0), 4: summary(1.0, tokens=100)}, "healthy"),
     ],
 )
 def test_the_order_of_causes(engines: list[EngineFigures], by_lag: Mapping[int, DivergenceSummary], cause: str):

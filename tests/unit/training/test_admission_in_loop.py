@@ -131,7 +131,8 @@ def test_a_number_that_is_none_fails_its_member_and_never_the_run(bad: float):
 
 def test_a_member_the_current_policy_has_no_number_for_is_in_no_statistic():
     """The trainer's own forward pass fails on one sequence: that one is left out before the step."""
-    unscorable = trajectory(0, 1, reward=0.0, logprobs=(0.0, -1e308, 0.0, -1e308))
+    unscorable = trajectory(0, 1, reward=0.0, logprobs=(0.0, -1e307, 0.0, -1e307), finished=5.0)
+    assert unscorable.valid, "as it was sampled there is nothing wrong with it"
     first, _, third = group(0, [1, 0, 0]).trajectories
     mixed = Group(0, "task-0", "v1", (first, unscorable, third))
     bench = bench_of(once(mixed, group(1, [1, 0])))
@@ -156,6 +157,7 @@ def test_a_member_the_current_policy_has_no_number_for_is_in_no_statistic():
     assert ledger_of(record).failed == 2
     assert record.metrics[metrics.MEMBERS_INVALID] == 1
     assert record.metrics[metrics.REWARD_MEAN] == 0.5, "of the members in the batch"
+    assert record.metrics[metrics.LAG_SECONDS_MAX] == record.metrics[metrics.LAG_SECONDS_MEAN], "as are all others"
 
 
 def test_without_limits_a_number_that_is_none_ends_the_run_and_names_the_member():

@@ -59,7 +59,7 @@ def record(
         lead_groups=lead,
         by_lag=found,
         floor_by_cell={"c0": summary(1e-8)} if floors is None else floors,
-        metrics={metrics.K3: k3, metrics.LAG_STEPS_MEAN: lag},
+        metrics={metrics.K3: k3, metrics.LAG_STEPS_MEAN: lag, metrics.LAG_STEPS_MAX: lag + 3},
     )
 
 
