@@ -30,9 +30,10 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import metadata
 from random import Random
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
 
 from driftline.errors import ConfigurationError, EnvironmentFailed
 
@@ -206,6 +207,26 @@ class TaskFamily(Protocol):
     def demonstrate(self, task: Task, rng: Random) -> Sequence[str] | None:
         """Actions of a weak demonstrator, for a warm start; None where none exists."""
         ...
+
+
+def prescribes(environment: Environment) -> TypeGuard[PrescribingEnvironment]:
+    """Whether it is a `PrescribingEnvironment`; like the next two, for every episode: it costs nothing."""
+    return _has(type(environment), "prescribe")
+
+
+def reusable(environment: Environment) -> TypeGuard[ReusableEnvironment]:
+    """Whether it is a `ReusableEnvironment`."""
+    return _has(type(environment), "recycle")
+
+
+def judges(environment: Environment) -> TypeGuard[JudgingEnvironment]:
+    """Whether it is a `JudgingEnvironment`."""
+    return _has(type(environment), "judge")
+
+
+@cache
+def _has(kind: type, method: str) -> bool:
+    return callable(getattr(kind, method, None))
 
 
 def resolve(name: str) -> TaskFamily:

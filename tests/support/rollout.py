@@ -12,7 +12,7 @@ from typing import Any
 from driftline.engine.protocol import GenerationRequest
 from driftline.engine.scripted import Script, ScriptedEngine
 from driftline.engine.tokens import PlainRenderer, character_tokenizer
-from driftline.environment import Message, StepResult, Task
+from driftline.environment import Message, Placement, StepResult, Task
 from driftline.params import RunParameters
 from driftline.records import PolicyVersion, Probe, WeightsManifest
 from driftline.rollout.episode import EpisodeLimits, EpisodeResources, EpisodeSpec
@@ -68,6 +68,7 @@ class OddFamily:
     id: str = "odd/v1"
     alphabet: str | None = FAMILY.alphabet
     stop: str = "\n"
+    runs_in: Placement = "thread"
     opened: int = 0
     closed: int = 0
 

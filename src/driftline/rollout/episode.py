@@ -169,7 +169,8 @@ class Episode:
             await self._end_early(error)
         finally:
             self._deadline = None
-            await self._environment.close(reusable=self._status in ("ok", "truncated") and self._turns > 0)
+            ended_by_itself = self._status in ("ok", "truncated") and self._turns > 0
+            await self._environment.close(ended_by_itself=ended_by_itself)
         if self._cancel_reason is not None and self._reward is None:
             self._end("cancelled", self._cancel_reason)
         return self._trajectory(started_unix)

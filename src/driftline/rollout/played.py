@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from driftline.environment import Environment, JudgingEnvironment, Message, PrescribingEnvironment, StepResult
+from driftline.environment import Environment, Message, StepResult, judges, prescribes
 from driftline.errors import DeadlineExceeded, EnvironmentFailed
 from driftline.rollout import assignment
 from driftline.rollout.meters import BusyMeter, Interval
@@ -57,7 +57,7 @@ class PlayedEnvironment:
             environment = seat.environment
             if environment is None:
                 environment = seat.environment = pool.make(max_turns=limits.max_turns)
-            if not isinstance(environment, PrescribingEnvironment):
+            if not prescribes(environment):
                 return await environment.reset(spec.task, seed)
             start = await environment.prescribe(spec.task, seed, spec.member)
             self.turn_tokens = tuple(start.turn_tokens)
@@ -97,7 +97,7 @@ class PlayedEnvironment:
             DeadlineExceeded: It took too long.
         """
         seat, environment = self._taken()
-        if not isinstance(environment, JudgingEnvironment):
+        if not judges(environment):
             return None
         before = self._clock()
         result = await seat.host.call("judge", self._limits.step_deadline_s, environment.judge)
@@ -106,13 +106,13 @@ class PlayedEnvironment:
         self.seconds["in_reward"] += self._clock() - before
         return None if result.reward is None else result
 
-    async def close(self, *, reusable: bool) -> None:
+    async def close(self, *, ended_by_itself: bool) -> None:
         """Give the seat back. An environment that does not close is left behind with a warning."""
         seat, self._seat = self._seat, None
         if seat is None:
             return
         try:
-            await self._pool.leave(seat, reusable=reusable)
+            await self._pool.leave(seat, ended_by_itself=ended_by_itself)
         except (EnvironmentFailed, DeadlineExceeded) as error:
             LOG.warning("group %d member %d: %s", self._spec.group, self._spec.member, error)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from driftline.environment import Environment, PlacedFamily, Placement, ReusableEnvironment, TaskFamily
+from driftline.environment import Environment, PlacedFamily, Placement, TaskFamily, reusable
 from driftline.errors import ConfigurationError, DeadlineExceeded, EnvironmentFailed, LimitExceeded
 from driftline.params import RunParameters
 from driftline.rollout.guard import GRACE_S, EnvironmentGuard
@@ -186,12 +186,12 @@ class EnvironmentPool:
         """Make an environment; called where the seat is."""
         return self._family.make(max_turns=max_turns)
 
-    async def leave(self, seat: Seat, *, reusable: bool) -> None:
+    async def leave(self, seat: Seat, *, ended_by_itself: bool) -> None:
         """Give a seat back.
 
         Args:
             seat: Where the episode was played.
-            reusable: Whether it ended by itself, so that its environment may play another one.
+            ended_by_itself: Whether the episode did, so that its environment may play another one.
 
         Raises:
             EnvironmentFailed: The environment did not close.
@@ -200,14 +200,14 @@ class EnvironmentPool:
         kept = False
         try:
             if seat.environment is not None:
-                kept = reusable and await self._keep(seat)
+                kept = ended_by_itself and await self._keep(seat)
         finally:
             if not kept:
                 await self._close(seat)
 
     async def _keep(self, seat: Seat) -> bool:
         environment = seat.environment
-        if self._warm_limit == 0 or not isinstance(environment, ReusableEnvironment) or _is_lost(seat.host):
+        if environment is None or not reusable(environment) or self._warm_limit == 0 or _is_lost(seat.host):
             return False
         await self._make_room(seat.task_set)
         if len(self._warm) >= self._warm_limit:

@@ -98,11 +98,11 @@ async def test_cancelling_while_waiting_for_a_process_frees_the_place() -> None:
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.wait([waiting])
-        await pool.leave(second, reusable=False)
-        await pool.leave(first, reusable=False)
+        await pool.leave(second, ended_by_itself=False)
+        await pool.leave(first, ended_by_itself=False)
         third = pool.seat("s")
         await pool.ready(third, max_turns=3)
-        await pool.leave(third, reusable=False)
+        await pool.leave(third, ended_by_itself=False)
 
 
 def test_a_family_without_a_name_cannot_run_in_processes() -> None:

@@ -46,8 +46,8 @@ def pool_of(family: Any, **options: Any) -> EnvironmentPool:
 
 
 @asynccontextmanager
-async def a_thread() -> AsyncIterator[EnvironmentThread]:
-    async with pool_of(OddFamily(), workers=1) as pool:
+async def a_thread(grace_s: float = GRACE_S) -> AsyncIterator[EnvironmentThread]:
+    async with pool_of(OddFamily(), workers=1, grace_s=grace_s) as pool:
         host = pool.seat("s").host
         assert isinstance(host, EnvironmentThread)
         yield host
@@ -157,7 +157,7 @@ async def test_cancellation_waits_for_the_environment_to_clean_up() -> None:
             await asyncio.sleep(0.02)
             cleaned = True
 
-    async with a_thread() as thread:
+    async with a_thread(10.0) as thread:
         call = asyncio.create_task(thread.call("step", 10.0, tidy))
         while not begun:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
@@ -252,7 +252,7 @@ async def play_one(pool: EnvironmentPool, task_set: str = "s", *, reusable: bool
     await seat.host.call("reset", 1.0, lambda: environment.reset(OddFamily().generate(0, 1)[0], 0))
     result = await seat.host.call("step", 1.0, lambda: environment.step("x"))
     assert result.reward == 1.0
-    await pool.leave(seat, reusable=reusable)
+    await pool.leave(seat, ended_by_itself=reusable)
 
 
 @pytest.mark.parametrize("placement", ["loop", "thread"])
