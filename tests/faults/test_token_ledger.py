@@ -84,7 +84,8 @@ async def test_the_ledger_balances_when_cells_are_killed(seaweed: Seaweed, s3_st
             assert await reading == 0
         await asyncio.to_thread(training.join)
     check([record.ledger for record in RunStore(s3_store, runs.run).steps()], runs)
-    assert [event for event in events if event["event"] == "warning"] == []
+    warned = {event["type"] for event in events if event["event"] == "warning"}
+    assert warned <= {"Bottleneck", "TimeToBatchRegressed"}, "of its pace at most"
 
 
 def check(ledgers: list[TokenLedger | None], runs: RunStore) -> None:
