@@ -16,6 +16,11 @@ from driftline.store.memory import MemoryStore
 from tests.support import offset_runs
 from tests.support.offset_service import serving_here
 
+# The service runs in a thread of this process, and may draw a random number while a strategy does.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
+)
+
 TOKEN = "a-token-of-enough-characters"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 EXAMPLES = 30
