@@ -17,16 +17,15 @@ from safetensors.torch import load_file
 
 from benchmarks.ladder_baselines import Delivered, delivered
 from driftline.engine.protocol import Engine
-from driftline.records import Group, GroupUse, PolicyVersion, Probe, StepRecord, StepTimes
+from driftline.records import Group, PolicyVersion, Probe, StepRecord, StepTimes
 from driftline.rollout.bootstrap import Surroundings
 from driftline.rollout.cell import collect
 from driftline.store.run_store import RunStore, TrainerLease
 from driftline.tracking.sink import NullSink
+from driftline.training.intake import POLL_S
 from driftline.training.publishing import probe_ids
 from driftline.weights.publisher import publish_anchor
-
-POLL_S = 0.05
-"""As the real trainer."""
+from tests.support.toy_run import plain_use
 
 
 @dataclass(slots=True)
@@ -83,7 +82,7 @@ class Taker:
             StepRecord(
                 run=self.run_store.run, step=head.step + 1, epoch=lease.epoch,
                 version_in=head.version, version_out=head.version,
-                groups=tuple(_use(group) for group in batch), give_ups=(), metrics={}, time_to_batch_s={},
+                groups=tuple(plain_use(group) for group in batch), give_ups=(), metrics={}, time_to_batch_s={},
                 times=StepTimes(now, now, now, now, now, now), previous=head.record,
             )
         )  # fmt: skip
@@ -124,11 +123,3 @@ async def publish_base(found: Surroundings, run_store: RunStore, engine: Engine,
     await asyncio.to_thread(
         publish_anchor, run_store, weights.items(), run=run_store.run, version=version, dtype="float32", probe=probe
     )
-
-
-def _use(group: Group) -> GroupUse:
-    first = group.trajectories[0]
-    return GroupUse(
-        group.number, group.key, first.attempt, group.task_id, group.task_set, 1.0, len(group.trajectories),
-        group.valid_members, 0.0, 0.0, 0.0, 0.0, 0, 0,
-    )  # fmt: skip

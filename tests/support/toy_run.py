@@ -180,7 +180,7 @@ class ToyTrainer:
                 epoch=lease.epoch,
                 version_in=head.version,
                 version_out=version,
-                groups=tuple(_use(group) for group in batch),
+                groups=tuple(plain_use(group) for group in batch),
                 give_ups=tuple(GiveUp(group, "test", 0) for group in head.given_up),
                 metrics={},
                 time_to_batch_s={},
@@ -195,7 +195,8 @@ class ToyTrainer:
         )
 
 
-def _use(group: Group) -> GroupUse:
+def plain_use(group: Group) -> GroupUse:
+    """A group as a step uses it that makes nothing of it."""
     first = group.trajectories[0]
     return GroupUse(
         group.number, group.key, first.attempt, group.task_id, group.task_set, 1.0, len(group.trajectories),

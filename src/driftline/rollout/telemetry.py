@@ -22,7 +22,6 @@ from driftline.tracking.sink import Sink
 from driftline.tracking.summary import PAUSE
 from driftline.tracking.traces import episode_trace
 
-WAITING_LANE = f"{timeline.WAITING}rollout"
 SPANS_PERIOD_S = 5.0
 GAUGES_PERIOD_S = 10.0
 
@@ -192,7 +191,9 @@ class Telemetry:
     def _close_stretches(self) -> None:
         """Book what was busy and what was waited for so far on the version held so far."""
         self._spans += [self._span(timeline.ROLLOUT, "episodes", interval) for interval in self._busy.take()]
-        self._spans += [self._span(WAITING_LANE, cause, interval) for cause, interval in self.waiting.take()]
+        self._spans += [
+            self._span(timeline.WAITING_ROLLOUT, cause, interval) for cause, interval in self.waiting.take()
+        ]
 
     def _span(self, lane: str, cause: str, interval: tuple[float, float]) -> Span:
         return Span(lane, cause, *interval, self._version, {"cell": self._cell})

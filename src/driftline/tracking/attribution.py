@@ -24,7 +24,6 @@ from driftline.tracking.causes import CAUSES, ROLLOUT_IDLE, TRAIN_IDLE
 from driftline.tracking.intervals import Interval, clip, seconds, union
 
 TRAIN, WEIGHTS, OTHER = "train", "weights", "other"
-ROLLOUT_WAITING = f"{timeline.WAITING}rollout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ def rollout_idle(spans: Sequence[Span], window: Interval) -> dict[str, float] | 
     """
     cells: dict[str, list[Span]] = defaultdict(list)
     for span in spans:
-        if span.lane in (timeline.ROLLOUT, ROLLOUT_WAITING):
+        if span.lane in (timeline.ROLLOUT, timeline.WAITING_ROLLOUT):
             cells[span.labels.get("cell", "")].append(span)
     if not cells:
         return None
@@ -159,7 +158,9 @@ def _cell_idle(spans: Sequence[Span], window: Interval) -> dict[str, float]:
     covered = union(clip(((s.start_unix, s.end_unix) for s in spans if s.lane == timeline.ROLLOUT), *window))
     idle: dict[str, float] = {}
     for cause in (cause for cause in ROLLOUT_IDLE if cause != OTHER):
-        waited = ((s.start_unix, s.end_unix) for s in spans if s.lane == ROLLOUT_WAITING and s.cause == cause)
+        waited = (
+            (s.start_unix, s.end_unix) for s in spans if s.lane == timeline.WAITING_ROLLOUT and s.cause == cause
+        )
         before = seconds(covered)
         covered = union([*covered, *clip(waited, *window)])
         idle[cause] = seconds(covered) - before

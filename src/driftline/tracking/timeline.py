@@ -14,6 +14,7 @@ from driftline.tracking.intervals import Interval, clip, complement, union
 
 ROLLOUT, TRAINING, PUBLISH, APPLY = "rollout", "training", "publish", "apply"
 WAITING = "waiting/"
+WAITING_ROLLOUT = f"{WAITING}rollout"
 POOLS: Mapping[str, str] = {"rollout": ROLLOUT, "train": TRAINING}
 """Pool -> the lane on which it works."""
 COLORS: Mapping[str, str] = {
