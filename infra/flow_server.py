@@ -111,7 +111,13 @@ def deploy(layout: Layout, state: StackState) -> float | None:
 def _deployment_digest(layout: Layout) -> str:
     """One hash of what `prefect deploy` reads: the file itself, the flows' signatures, the parameters' schema."""
     root = layout.repository
-    sources = [root / "prefect.yaml", root / "src" / "driftline" / "params.py", *(root / "flows").rglob("*.py")]
+    library = root / "src" / "driftline"
+    sources = [
+        root / "prefect.yaml",
+        library / "params.py",
+        *(library / "sections").rglob("*.py"),
+        *(root / "flows").rglob("*.py"),
+    ]
     whole = hashlib.sha256()
     for source in sorted(sources):
         whole.update(str(source).encode() + b"\0" + source.read_bytes() + b"\0")

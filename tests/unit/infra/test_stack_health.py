@@ -207,16 +207,18 @@ def test_runs_that_were_cut_off_are_marked_as_crashed(monkeypatch: pytest.Monkey
 def test_deployments_are_registered_again_only_when_they_changed(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("prefect.yaml", "src/driftline/params.py", "flows/rollout.py"):
+    changing = ("flows/rollout.py", "src/driftline/sections/rollout.py")
+    for name in ("prefect.yaml", "src/driftline/params.py", *changing):
         path = layout.repository / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("first")
-    codes = [1, 0, 0]
+    codes = [1, 0, 0, 0]
     monkeypatch.setattr(flow_server, "run_prefect", lambda *arguments, **named: codes.pop(0))
     with pytest.raises(StackError, match="`prefect deploy --all` failed"):
         flow_server.deploy(layout, STATE)
     assert flow_server.deploy(layout, STATE) is not None
     assert flow_server.deploy(layout, STATE) is None
-    (layout.repository / "flows" / "rollout.py").write_text("second")
-    assert flow_server.deploy(layout, STATE) is not None
+    for name in changing:
+        (layout.repository / name).write_text("second")
+        assert flow_server.deploy(layout, STATE) is not None
     assert codes == []

@@ -1,16 +1,12 @@
-"""The sections of a run's parameters that say how much divergence it bears. Part of `params`."""
+"""The sections that say how much divergence a run bears."""
 
 from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-
-class Section(BaseModel):
-    """A section: frozen, and without fields that nobody knows."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+from driftline.sections.section import Section
 
 
 class OverlapParameters(Section):

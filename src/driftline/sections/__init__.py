@@ -1,0 +1,1 @@
+"""The sections of a run's parameters, one subject a module; `driftline.params` puts them together."""
