@@ -21,6 +21,7 @@ from random import Random
 from string import ascii_lowercase, digits
 
 from driftline.environment import Placement, Task
+from driftline.errors import ConfigurationError
 from environments.pointer_chase.game import PointerChaseGame, is_answer
 
 CHAIN_STOP_PROBABILITY = 0.35
@@ -51,6 +52,26 @@ class PointerChase:
             task = _draw(self.id, rng)
             tasks.setdefault(task.id, task)
         return list(tasks.values())
+
+    @property
+    def levels(self) -> int:
+        """One for each length of the chain: level 0 has one file on it."""
+        return LONGEST_CHAIN
+
+    def generate_level(self, level: int, seed: int, count: int) -> list[Task]:
+        """Return `count` tasks whose chains have `level + 1` files."""
+        if not 0 <= level < self.levels:
+            raise ConfigurationError(f"{self.id} has no level {level}: 0 to {self.levels - 1}")
+        rng = Random(f"{self.id}:level {level}:{seed}")
+        tasks: dict[str, Task] = {}
+        while len(tasks) < count:
+            task = _draw_of_length(self.id, rng, level + 1)
+            tasks.setdefault(task.id, task)
+        return list(tasks.values())
+
+    def level_of(self, task: Task) -> int:
+        """The level of a task."""
+        return len(_follow(task)[0]) - 1
 
     def make(self, *, max_turns: int = 20) -> PointerChaseGame:
         """Make an environment that truncates after `max_turns` turns, with a reward of 0."""
@@ -85,6 +106,10 @@ def _draw(environment: str, rng: Random) -> Task:
     length = 1
     while length < LONGEST_CHAIN and rng.random() >= CHAIN_STOP_PROBABILITY:
         length += 1
+    return _draw_of_length(environment, rng, length)
+
+
+def _draw_of_length(environment: str, rng: Random, length: int) -> Task:
     names = _distinct_names(rng, length + DISTRACTORS)
     chain, distractors = names[:length], names[length:]
     files = dict(zip(chain, [*chain[1:], _answer(rng)], strict=True))

@@ -8,12 +8,15 @@ gives the same rewards in another run.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from random import Random
 
 SEED_BITS = 63
 """Engines take a signed 64-bit seed."""
+BLOCK_GROUPS = 64
+"""Each block of so many groups is drawn from the pools in exactly the same numbers."""
 
 
 def task_set_of(task_sets: Sequence[tuple[int, str]], group: int) -> str:
@@ -37,6 +40,48 @@ def task_index(seed: int, group: int, task_set: str, tasks: int) -> int:
     return _order(seed, pass_number, task_set, tasks)[position]
 
 
+def pooled_task_index(
+    seed: int, group: int, task_set: str, pools: Mapping[str, Sequence[int]], weights: Mapping[str, float]
+) -> int:
+    """Index of the task that group number `group` plays where the task set has pools.
+
+    Of each `BLOCK_GROUPS` groups every pool has its share, rounded, at least one; which groups those are is shuffled.
+    Each pass over a pool plays every task of it once, in an order of its own.
+
+    Args:
+        seed: Of the run.
+        group: Group number.
+        task_set: Version.
+        pools: Pool -> indices of its tasks.
+        weights: Pool -> share of the groups, above 0; pools without one are not drawn from.
+    """
+    counts = block_counts(tuple(sorted(weights.items())))
+    block, place = divmod(group, BLOCK_GROUPS)
+    order = _block(seed, block, task_set, counts)
+    pool = order[place]
+    rank = block * dict(counts)[pool] + order[:place].count(pool)
+    return pools[pool][task_index(seed, rank, f"{task_set}/{pool}", len(pools[pool]))]
+
+
+@lru_cache(maxsize=64)
+def block_counts(weights: tuple[tuple[str, float], ...]) -> tuple[tuple[str, int], ...]:
+    """How many groups of a block each pool has: one, and of the rest its share, by largest remainders.
+
+    Args:
+        weights: (pool, weight), sorted by pool.
+    """
+    assert 0 < len(weights) <= BLOCK_GROUPS
+    rest, total = BLOCK_GROUPS - len(weights), math.fsum(weight for _, weight in weights)
+    # Weights of 1/64 get the one group they have anyway.
+    above = [max(0.0, weight / total * BLOCK_GROUPS - 1) for _, weight in weights]
+    shares = [share / (math.fsum(above) or 1.0) * rest for share in above]
+    counts = [1 + math.floor(share) for share in shares]
+    by_remainder = sorted(range(len(weights)), key=lambda at: (math.floor(shares[at]) - shares[at], at))
+    for at in by_remainder[: BLOCK_GROUPS - sum(counts)]:
+        counts[at] += 1
+    return tuple((pool, count) for (pool, _), count in zip(weights, counts, strict=True))
+
+
 def request_seed(seed: int, group: int, member: int, turn: int, part: int = 0) -> int:
     """Seed of one request. `part` tells apart the requests of a turn that the engine answered in pieces."""
     return _hash("request", seed, group, member, turn, part)
@@ -47,10 +92,18 @@ def environment_seed(seed: int, group: int) -> int:
     return _hash("environment", seed, group)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def _order(seed: int, pass_number: int, task_set: str, tasks: int) -> tuple[int, ...]:
     order = list(range(tasks))
     Random(f"{seed}:{pass_number}:{task_set}").shuffle(order)
+    return tuple(order)
+
+
+@lru_cache(maxsize=64)
+def _block(seed: int, block: int, task_set: str, counts: tuple[tuple[str, int], ...]) -> tuple[str, ...]:
+    """The pools of a block's groups, in order."""
+    order = [pool for pool, count in counts for _ in range(count)]
+    Random(f"{seed}:block {block}:{task_set}").shuffle(order)
     return tuple(order)
 
 

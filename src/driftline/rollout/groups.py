@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,6 +14,7 @@ from driftline.rollout.background import StoreThreads, cancel_and_wait
 from driftline.rollout.episode import Episode
 from driftline.store import tasksets
 from driftline.store.protocol import ObjectStore
+from driftline.store.tasksets import TaskSet
 
 REPLACED: frozenset[TrajectoryStatus] = frozenset({"env_error", "timeout"})
 """How a member ends whose place a surplus member takes. What was cancelled is too old, and so is its replacement."""
@@ -81,13 +81,17 @@ class TaskSource:
         self._name = name
         self._seed = seed
         self._threads = threads
-        self._loading: dict[str, asyncio.Task[Sequence[Task]]] = {}
+        self._loading: dict[str, asyncio.Task[TaskSet]] = {}
         self._by_id: dict[str, dict[str, Task]] = {}
 
     async def of_group(self, group: int, task_set: str) -> Task:
         """The task that a group number plays."""
-        tasks = await self._load(task_set)
-        return tasks[assignment.task_index(self._seed, group, task_set, len(tasks))]
+        found = await self._load(task_set)
+        if found.weights:
+            index = assignment.pooled_task_index(self._seed, group, task_set, found.members, found.weights)
+        else:
+            index = assignment.task_index(self._seed, group, task_set, len(found.tasks))
+        return found.tasks[index]
 
     async def of_claim(self, claim: Claim) -> Task:
         """The task that a claim names, which somebody else may have chosen from another task-set version.
@@ -95,8 +99,8 @@ class TaskSource:
         Raises:
             ConfigurationError: The task set does not hold it.
         """
-        tasks = await self._load(claim.task_set)
-        by_id = self._by_id.setdefault(claim.task_set, {task.id: task for task in tasks})
+        found = await self._load(claim.task_set)
+        by_id = self._by_id.setdefault(claim.task_set, {task.id: task for task in found.tasks})
         if claim.task_id not in by_id:
             raise ConfigurationError(
                 f"task {claim.task_id} of group {claim.group} is not in task set {self._name} {claim.task_set}"
@@ -107,8 +111,8 @@ class TaskSource:
         """Stop loading. Those that wait for it are cancelled."""
         await cancel_and_wait(self._loading.values())
 
-    async def _load(self, task_set: str) -> Sequence[Task]:
+    async def _load(self, task_set: str) -> TaskSet:
         if task_set not in self._loading:
-            read = partial(tasksets.load, self._store, self._name, task_set)
+            read = partial(tasksets.load_set, self._store, self._name, task_set)
             self._loading[task_set] = asyncio.create_task(self._threads.run(read))
         return await asyncio.shield(self._loading[task_set])

@@ -1,7 +1,6 @@
-# pyright: basic
 """Task sets: immutable, content-addressed versions of a list of tasks, and a head that names the newest.
 
-    tasksets/<name>/<version>/tasks.parquet     id, environment, payload (JSON), split
+    tasksets/<name>/<version>/tasks.parquet     the tasks (`task_set_file`)
     tasksets/<name>/<version>/manifest.json     written after it; the version is complete once it is there
     tasksets/<name>/HEAD                        the newest version        compare-and-swap
 
@@ -10,25 +9,25 @@ The held-out tasks of `<name>` are a task set of their own, `<name>-held-out`. N
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from driftline.environment import Task
 from driftline.errors import ConfigurationError, CorruptObject, ObjectMissing, PreconditionFailed
 from driftline.records import FORMAT, FileEntry, decode, encode
 from driftline.store import keys
-from driftline.store.files import read_checked
+from driftline.store.files import entry_of, read_checked
 from driftline.store.protocol import ObjectStore
+from driftline.store.task_set_file import TaskNote as TaskNote
+from driftline.store.task_set_file import TaskSet as TaskSet
+from driftline.store.task_set_file import content, decode_tasks, encode_tasks
 
 HELD_OUT_SUFFIX = "-held-out"
 SWAP_TRIES = 8
-_COLUMNS = ("id", "environment", "payload", "split")
+MOST_ANCESTORS = 256
+"""So many versions are followed back; a longer line of refreshes counts as broken off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +45,12 @@ class TaskSetManifest:
     statistics: Mapping[str, float] = field(default_factory=dict[str, float])
     lineage: Mapping[str, str] = field(default_factory=dict[str, str])
     created_unix: float = 0.0
+    parent: str | None = None
+    """Version that a refresh made this one from; None where it was made from the generator alone."""
+    pools: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Pool -> number of tasks; empty where the version has no pools."""
+    weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Pool -> share of the groups that are drawn from it."""
     format: int = FORMAT
 
 
@@ -71,6 +76,9 @@ def publish(
     tasks: Sequence[Task],
     *,
     held_out: Sequence[Task] | None = None,
+    notes: Mapping[str, TaskNote] | None = None,
+    weights: Mapping[str, float] | None = None,
+    parent: str | None = None,
     lineage: Mapping[str, str] | None = None,
     statistics: Mapping[str, float] | None = None,
 ) -> str:
@@ -84,24 +92,28 @@ def publish(
         name: The task set's name.
         tasks: Training tasks, in any order.
         held_out: Held-out tasks; None leaves those that are published.
-        lineage: Where the tasks come from (generator, seed, parent version); the first publication's is kept.
+        notes: Task id -> pool, level and solve rate, of every task or of none.
+        weights: Pool -> share of the groups drawn from it.
+        parent: Version that this one was made from.
+        lineage: Where the tasks come from (generator, seeds, code); the first publication's is kept.
         statistics: Numbers about the tasks; the first publication's are kept.
 
     Returns:
         The version of the training tasks: a hash of their contents.
 
     Raises:
-        ConfigurationError: No tasks, a task twice, or a task both in training and held out.
+        ConfigurationError: No tasks, a task twice, a task both in training and held out, or notes of some tasks only.
     """
     held_out_set = held_out_name(name)
     kept = held_out if held_out is not None else _newest_tasks(store, held_out_set)
     _check_tasks(name, tasks)
     _check_disjoint(name, tasks, kept)
-    about = (dict(lineage or {}), dict(statistics or {}))
+    _check_notes(name, tasks, notes or {}, weights or {})
+    found = TaskSet(tuple(tasks), dict(notes or {}), dict(weights or {}))
     if held_out is not None:
         _check_tasks(held_out_set, held_out)
-        _publish_one(store, held_out_set, held_out, "held-out", *about)
-    return _publish_one(store, name, tasks, "train", *about)
+        _publish_one(store, _described(held_out_set, TaskSet(tuple(held_out)), "held-out", lineage, statistics, None))
+    return _publish_one(store, _described(name, found, "train", lineage, statistics, parent))
 
 
 def load(store: ObjectStore, name: str, version: str) -> list[Task]:
@@ -111,9 +123,19 @@ def load(store: ObjectStore, name: str, version: str) -> list[Task]:
         ObjectMissing: There is no such version.
         CorruptObject: The tasks are not those that were published.
     """
+    return [*load_set(store, name, version).tasks]
+
+
+def load_set(store: ObjectStore, name: str, version: str) -> TaskSet:
+    """Read one version, with its pools.
+
+    Raises:
+        ObjectMissing: There is no such version.
+        CorruptObject: The tasks are not those that were published.
+    """
     found = manifest(store, name, version)
-    tasks = _decode(read_checked(store, found.file), found.file.key)
-    if content_version(tasks) != version:
+    tasks = decode_tasks(read_checked(store, found.file), found.file.key, found.weights)
+    if tasks.version != version:
         raise CorruptObject(f"{found.file.key} holds other tasks than its version says")
     return tasks
 
@@ -146,41 +168,71 @@ def head(store: ObjectStore, name: str) -> TaskSetHead:
 
 
 def content_version(tasks: Sequence[Task]) -> str:
-    """The version of a list of tasks: a hash of ids, environments and payloads, whatever their order."""
-    digest = hashlib.sha256()
-    for task in sorted(tasks, key=lambda t: t.id):
-        digest.update(f"{task.id}\n{_content(task)}\n".encode())
-    return digest.hexdigest()[:16]
+    """The version of tasks without pools: a hash of ids, environments and payloads, whatever their order."""
+    return TaskSet(tuple(tasks)).version
 
 
-def _publish_one(
-    store: ObjectStore,
+def ancestors(store: ObjectStore, name: str, version: str) -> Iterator[str]:
+    """The versions that a version was made from, the newest first. Ends where one is not there any more."""
+    for _ in range(MOST_ANCESTORS):
+        try:
+            parent = manifest(store, name, version).parent
+        except ObjectMissing:
+            return
+        if parent is None:
+            return
+        yield parent
+        version = parent
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A version about to be written."""
+
+    manifest: TaskSetManifest
+    body: bytes
+
+
+def _described(
     name: str,
-    tasks: Sequence[Task],
+    found: TaskSet,
     split: str,
-    lineage: Mapping[str, str],
-    statistics: Mapping[str, float],
-) -> str:
-    version = content_version(tasks)
-    body = _encode(tasks, split)
-    file = FileEntry(
-        f"{keys.task_set_prefix(name, version)}tasks.parquet", len(body), hashlib.sha256(body).hexdigest()
-    )
-    environments = {e: sum(t.environment == e for t in tasks) for e in sorted({t.environment for t in tasks})}
+    lineage: Mapping[str, str] | None,
+    statistics: Mapping[str, float] | None,
+    parent: str | None,
+) -> _Version:
+    body, environments = encode_tasks(found, split), Counter(task.environment for task in found.tasks)
     described = TaskSetManifest(
-        name, version, split, len(tasks), environments, file, statistics, lineage, created_unix=time.time()
+        name,
+        found.version,
+        split,
+        len(found.tasks),
+        dict(sorted(environments.items())),
+        entry_of(f"{keys.task_set_prefix(name, found.version)}tasks.parquet", body),
+        dict(statistics or {}),
+        dict(lineage or {}),
+        created_unix=time.time(),
+        parent=parent,
+        pools={pool: len(members) for pool, members in found.members.items()},
+        weights=found.weights,
     )
+    return _Version(described, body)
+
+
+def _publish_one(store: ObjectStore, wanted: _Version) -> str:
+    described = wanted.manifest
     try:
-        manifest(store, name, version)
+        manifest(store, described.name, described.version)
     except ObjectMissing:
-        _create_version(store, file, body, described)
-    _make_newest(store, name, version)
-    return version
+        _create_version(store, wanted)
+    _make_newest(store, described.name, described.version)
+    return described.version
 
 
-def _create_version(store: ObjectStore, file: FileEntry, body: bytes, described: TaskSetManifest) -> None:
+def _create_version(store: ObjectStore, wanted: _Version) -> None:
     """Write a version that has no manifest yet. Racing publishers write the same tasks; one manifest stays."""
-    store.put(file.key, body)
+    described = wanted.manifest
+    store.put(described.file.key, wanted.body)
     try:
         store.create(_manifest_key(described.name, described.version), encode(described))
     except PreconditionFailed:
@@ -216,15 +268,27 @@ def _newest_tasks(store: ObjectStore, name: str) -> list[Task]:
 def _check_tasks(name: str, tasks: Sequence[Task]) -> None:
     if not tasks:
         raise ConfigurationError(f"task set {name!r} would be empty: generate at least one task")
-    for what, values in (("id", [t.id for t in tasks]), ("content", [_content(t) for t in tasks])):
+    for what, values in (("id", [t.id for t in tasks]), ("content", [content(t) for t in tasks])):
         if len(set(values)) != len(values):
             double = next(value for value in values if values.count(value) > 1)
             raise ConfigurationError(f"task set {name!r} has the {what} {double} twice: drop duplicates first")
 
 
+def _check_notes(
+    name: str, tasks: Sequence[Task], notes: Mapping[str, TaskNote], weights: Mapping[str, float]
+) -> None:
+    if notes and {task.id for task in tasks} != {*notes}:
+        raise ConfigurationError(f"task set {name!r}: note the pool of every task, or of none")
+    pools = {note.pool for note in notes.values()}
+    if not weights.keys() <= pools or any(weight <= 0 for weight in weights.values()) or (pools and not weights):
+        raise ConfigurationError(
+            f"task set {name!r}: weights {dict(weights)} must be above 0, of pools {sorted(pools)}"
+        )
+
+
 def _check_disjoint(name: str, tasks: Sequence[Task], held_out: Sequence[Task]) -> None:
-    ids, contents = {t.id for t in held_out}, {_content(t) for t in held_out}
-    shared = [t.id for t in tasks if t.id in ids or _content(t) in contents]
+    ids, contents = {t.id for t in held_out}, {content(t) for t in held_out}
+    shared = [t.id for t in tasks if t.id in ids or content(t) in contents]
     if shared:
         raise ConfigurationError(
             f"{len(shared)} tasks of {name!r} are also held out (first: {shared[0]}): held-out success would be "
@@ -232,34 +296,5 @@ def _check_disjoint(name: str, tasks: Sequence[Task], held_out: Sequence[Task]) 
         )
 
 
-def _content(task: Task) -> str:
-    return json.dumps([task.environment, task.payload], sort_keys=True, separators=(",", ":"))
-
-
 def _manifest_key(name: str, version: str) -> str:
     return f"{keys.task_set_prefix(name, version)}manifest.json"
-
-
-def _encode(tasks: Sequence[Task], split: str) -> bytes:
-    ordered = sorted(tasks, key=lambda t: t.id)
-    payloads = [json.dumps(t.payload, sort_keys=True, separators=(",", ":")) for t in ordered]
-    table = pa.table(
-        {
-            "id": [t.id for t in ordered],
-            "environment": [t.environment for t in ordered],
-            "payload": payloads,
-            "split": [split] * len(ordered),
-        }
-    )
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
-    return sink.getvalue().to_pybytes()
-
-
-def _decode(body: bytes, key: str) -> list[Task]:
-    try:
-        table = pq.ParquetFile(pa.BufferReader(body)).read(columns=list(_COLUMNS), use_threads=False)
-        rows = table.to_pylist()
-        return [Task(row["id"], row["environment"], json.loads(row["payload"])) for row in rows]
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
-        raise CorruptObject(f"{key} is no list of tasks: {error}") from None

@@ -5,6 +5,8 @@ import sys
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from driftline.rollout import assignment
 
@@ -68,3 +70,41 @@ def test_request_seeds_are_distinct_and_fit_a_signed_64_bit_integer() -> None:
     assert max(seeds.values()) == 1
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert max(seeds) > 2**62
+
+
+POOLS = {"useful": [0, 3, 5, 8], "hard": [1, 2], "easy": [4, 6, 7]}
+WEIGHTS = {"useful": 0.75, "hard": 0.125, "easy": 0.125}
+GOLDEN_POOLED = [8, 2, 5, 3, 0, 3, 5, 4, 0, 8, 0, 5]
+
+
+def test_each_block_of_groups_draws_from_the_pools_by_their_weights() -> None:
+    of_index = {index: pool for pool, members in POOLS.items() for index in members}
+    for block in (0, 1, 7):
+        numbers = range(block * 64, block * 64 + 64)
+        drawn = Counter(of_index[assignment.pooled_task_index(3, g, "v", POOLS, WEIGHTS)] for g in numbers)
+        assert drawn == {"useful": 48, "hard": 8, "easy": 8}
+
+
+def test_a_pass_over_a_pool_plays_each_of_its_tasks_once() -> None:
+    drawn = [assignment.pooled_task_index(3, group, "v", POOLS, WEIGHTS) for group in range(640)]
+    useful = [index for index in drawn if index in POOLS["useful"]]
+    assert all(sorted(useful[at : at + 4]) == POOLS["useful"] for at in range(0, len(useful), 4))
+
+
+def test_pooled_draws_hold_on_every_machine() -> None:
+    drawn = [assignment.pooled_task_index(7, group, "v", POOLS, WEIGHTS) for group in range(12)]
+    assert drawn == GOLDEN_POOLED
+    turned = {pool: WEIGHTS[pool] for pool in reversed(WEIGHTS)}
+    assert [assignment.pooled_task_index(7, group, "v", POOLS, turned) for group in range(12)] == GOLDEN_POOLED
+
+
+def test_a_pool_without_a_weight_is_not_drawn_from() -> None:
+    drawn = {assignment.pooled_task_index(7, group, "v", POOLS, {"hard": 1.0}) for group in range(20)}
+    assert drawn == {1, 2}
+
+
+@given(st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.floats(1e-6, 1e6), min_size=1, max_size=20))
+def test_block_counts_add_up_and_leave_no_pool_out(weights: dict[str, float]) -> None:
+    counts = dict(assignment.block_counts(tuple(sorted(weights.items()))))
+    assert sum(counts.values()) == assignment.BLOCK_GROUPS
+    assert min(counts.values()) >= 1

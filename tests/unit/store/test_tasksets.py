@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from driftline.environment import Task
 from driftline.errors import ConfigurationError, CorruptObject, ObjectMissing
 from driftline.store import keys, tasksets
 from driftline.store.memory import MemoryStore
+from driftline.store.tasksets import TaskNote
 
 NAME = "pointer-chase"
 HELD_OUT = "pointer-chase-held-out"
@@ -152,3 +154,66 @@ def test_the_file_opens_as_plain_parquet(store: MemoryStore) -> None:
     assert sorted(rows[0]) == ["environment", "id", "payload", "split"]
     assert {row["split"] for row in rows} == {"train"}
     assert [row["id"] for row in rows] == sorted(t.id for t in tasks(1, 2))
+
+
+NOTES = {t.id: TaskNote("useful" if n else "too_hard", n, 8, 4 * n) for n, t in enumerate(tasks(1, 2))}
+WEIGHTS = {"useful": 0.8, "too_hard": 0.2}
+
+
+def test_pools_levels_and_solve_rates_are_part_of_a_version(store: MemoryStore) -> None:
+    plain = tasksets.publish(store, NAME, tasks(1, 2), held_out=tasks(9))
+    version = tasksets.publish(store, NAME, tasks(1, 2), notes=NOTES, weights=WEIGHTS, parent=plain)
+    found, manifest = tasksets.load_set(store, NAME, version), tasksets.manifest(store, NAME, version)
+    assert (found.notes, found.weights) == (NOTES, WEIGHTS)
+    assert {pool: [found.tasks[i].id for i in members] for pool, members in found.members.items()} == {
+        "too_hard": [tasks(1)[0].id],
+        "useful": [tasks(2)[0].id],
+    }
+    assert (manifest.parent, manifest.pools, manifest.weights) == (plain, {"too_hard": 1, "useful": 1}, WEIGHTS)
+    assert tasksets.load(store, NAME, version) == tasksets.load(store, NAME, plain)
+    other = {"useful": 0.7, "too_hard": 0.3}
+    versions = {
+        plain,
+        version,
+        tasksets.publish(store, NAME, tasks(1, 2), notes=NOTES, weights=other),
+        tasksets.publish(
+            store, NAME, tasks(1, 2), notes=dict.fromkeys(NOTES, TaskNote("useful")), weights={"useful": 1.0}
+        ),
+    }
+    assert len(versions) == 4
+
+
+def test_a_version_of_before_there_were_pools_is_read(store: MemoryStore) -> None:
+    version = tasksets.publish(store, NAME, tasks(1, 2), held_out=tasks(9))
+    key = f"{keys.task_set_prefix(NAME, version)}manifest.json"
+    old = json.loads(store.get(key).body)
+    for name in ("parent", "pools", "weights"):
+        del old[name]
+    store.put(key, json.dumps(old).encode())
+    assert tasksets.load_set(store, NAME, version).members == {}
+    assert tasksets.manifest(store, NAME, version).parent is None
+
+
+def test_ancestors_are_followed_back(store: MemoryStore) -> None:
+    first = tasksets.publish(store, NAME, tasks(1), held_out=tasks(9))
+    second = tasksets.publish(store, NAME, tasks(1, 2), parent=first)
+    third = tasksets.publish(store, NAME, tasks(1, 2, 3), parent=second)
+    assert [*tasksets.ancestors(store, NAME, third)] == [second, first]
+    assert [*tasksets.ancestors(store, NAME, first)] == []
+    store.delete([f"{keys.task_set_prefix(NAME, second)}manifest.json"])
+    assert [*tasksets.ancestors(store, NAME, third)] == [second]
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"notes": {tasks(1)[0].id: TaskNote("useful")}, "weights": {"useful": 1.0}},
+        {"notes": NOTES, "weights": {}},
+        {"notes": NOTES, "weights": {"useful": 1.0, "other": 1.0}},
+        {"notes": NOTES, "weights": {"useful": 0.0}},
+        {"weights": {"useful": 1.0}},
+    ],
+)
+def test_half_noted_sets_are_refused(store: MemoryStore, about: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=r"note the pool|weights"):
+        tasksets.publish(store, NAME, tasks(1, 2), held_out=tasks(9), **about)

@@ -1,0 +1,104 @@
+"""Which tasks to propose: windows of the generator's seeds, at levels of difficulty where the family has them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeGuard, runtime_checkable
+
+from driftline.environment import Task, TaskFamily
+from driftline.refresh.solving import SolveRate
+
+SEED_BYTES = 6
+EXPLORING_SHARE = 0.25
+"""Share of the proposals that is spread over levels of which nothing is known, or which lie outside of the band."""
+
+
+@runtime_checkable
+class GradedFamily(Protocol):
+    """A family whose tasks come in levels of difficulty, as in a curriculum."""
+
+    @property
+    def levels(self) -> int:
+        """How many; 0 is the easiest."""
+        ...
+
+    def generate_level(self, level: int, seed: int, count: int) -> list[Task]:
+        """Return `count` distinct tasks of one level; a pure function of its arguments."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One call of the generator. Windows are independent of one another, so they may be worked on side by side."""
+
+    environment: str
+    seed: int
+    count: int
+    level: int | None = None
+    """None: the generator's own mixture."""
+
+
+def graded(family: TaskFamily) -> TypeGuard[GradedFamily]:
+    """Whether the family generates tasks of a level that is asked for."""
+    return isinstance(family, GradedFamily)
+
+
+def windows(
+    environment: str, seed: int, count: int, *, size: int, levels: Mapping[int, int] | None = None
+) -> list[Window]:
+    """Divide `count` proposals into windows of at most `size`.
+
+    Args:
+        environment: Versioned id of the family.
+        seed: Of the refresh; another one gives other windows.
+        count: Proposals, where no levels are given.
+        size: Most proposals of a window.
+        levels: Level -> proposals; None leaves the mixture to the generator.
+    """
+    wanted = sorted(levels.items()) if levels is not None else [(None, count)]
+    found: list[Window] = []
+    for level, proposals in wanted:
+        for number, first in enumerate(range(0, proposals, size)):
+            of_window = window_seed(environment, seed, level, number)
+            found.append(Window(environment, of_window, min(size, proposals - first), level))
+    return found
+
+
+def window_seed(environment: str, seed: int, level: int | None, number: int) -> int:
+    """The generator's seed of one window: another stream than a run's first tasks and the held-out ones."""
+    text = f"propose:{environment}:{seed}:{level}:{number}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:SEED_BYTES], "big")
+
+
+def propose(family: TaskFamily, window: Window) -> list[Task]:
+    """What the family generates in a window."""
+    if window.level is None:
+        return family.generate(window.seed, window.count)
+    assert graded(family), f"{family.id} has no levels"
+    return family.generate_level(window.level, window.seed, window.count)
+
+
+def spread(count: int, levels: int, rates: Mapping[int, SolveRate], band: tuple[float, float]) -> dict[int, int]:
+    """How many proposals to make at each level: most where the policy sometimes succeeds.
+
+    Args:
+        count: Proposals in all.
+        levels: Levels of the family.
+        rates: Level -> solve rate, where it is known.
+        band: Lowest and highest useful solve rate.
+
+    Returns:
+        Level -> proposals, none of them 0; all levels alike where nothing is known.
+    """
+    inside = [level for level in range(levels) if level in rates and band[0] <= rates[level].share <= band[1]]
+    outside = [level for level in range(levels) if level not in inside]
+    exploring = count if not inside else round(count * EXPLORING_SHARE) if outside else 0
+    found = {**_evenly(count - exploring, inside), **_evenly(exploring, outside)}
+    return {level: found[level] for level in sorted(found) if found[level]}
+
+
+def _evenly(count: int, levels: Sequence[int]) -> dict[int, int]:
+    each, rest = divmod(count, len(levels)) if levels else (0, 0)
+    return {level: each + (place < rest) for place, level in enumerate(levels)}

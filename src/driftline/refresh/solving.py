@@ -1,0 +1,64 @@
+"""How often the policy solves a task, from what its episodes led to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one valid episode led to. Infrastructure failures are no outcomes: they say nothing of the policy."""
+
+    task_id: str
+    solved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SolveRate:
+    """Episodes of a task, or of several, and how many of them succeeded."""
+
+    attempts: int = 0
+    solved: int = 0
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.solved <= self.attempts, f"{self.solved} of {self.attempts} solved"
+
+    def __add__(self, other: SolveRate) -> SolveRate:
+        return SolveRate(self.attempts + other.attempts, self.solved + other.solved)
+
+    @property
+    def share(self) -> float:
+        """In [0, 1]; 0 of none."""
+        return self.solved / self.attempts if self.attempts else 0.0
+
+
+def solve_rates(outcomes: Iterable[Outcome]) -> dict[str, SolveRate]:
+    """Task id -> solve rate over all outcomes of the task, sorted by id."""
+    found: dict[str, SolveRate] = {}
+    for outcome in outcomes:
+        found[outcome.task_id] = found.get(outcome.task_id, SolveRate()) + SolveRate(1, int(outcome.solved))
+    return dict(sorted(found.items()))
+
+
+def by_level(rates: Mapping[str, SolveRate], levels: Mapping[str, int]) -> dict[int, SolveRate]:
+    """Level -> solve rate over the tasks whose level is known.
+
+    Args:
+        rates: Task id -> solve rate.
+        levels: Task id -> level.
+    """
+    found: dict[int, SolveRate] = {}
+    for task_id, rate in rates.items():
+        if task_id in levels:
+            found[levels[task_id]] = found.get(levels[task_id], SolveRate()) + rate
+    return dict(sorted(found.items()))
+
+
+def merged(*sources: Mapping[str, SolveRate]) -> dict[str, SolveRate]:
+    """Solve rates of several sources, added up by task."""
+    found: dict[str, SolveRate] = {}
+    for source in sources:
+        for task_id, rate in source.items():
+            found[task_id] = found.get(task_id, SolveRate()) + rate
+    return dict(sorted(found.items()))

@@ -1,0 +1,67 @@
+"""Proposing: windows of seeds, and levels chosen by what the policy solves."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+
+from driftline.errors import ConfigurationError
+from driftline.refresh import proposing
+from driftline.refresh.proposing import Window
+from driftline.refresh.solving import SolveRate
+from environments import FAMILIES
+from environments.pointer_chase import PointerChase
+
+FAMILY = PointerChase()
+
+
+def test_windows_cover_what_is_asked_for_and_differ() -> None:
+    found = proposing.windows(FAMILY.id, 7, 2500, size=1000)
+    assert [window.count for window in found] == [1000, 1000, 500]
+    assert len({window.seed for window in found}) == 3
+    assert found == proposing.windows(FAMILY.id, 7, 2500, size=1000)
+    assert {window.seed for window in found}.isdisjoint(
+        window.seed for window in proposing.windows(FAMILY.id, 8, 2500, size=1000)
+    )
+
+
+def test_windows_by_level_propose_tasks_of_that_level() -> None:
+    found = proposing.windows(FAMILY.id, 7, 0, size=20, levels={0: 5, 3: 30})
+    assert [(window.level, window.count) for window in found] == [(0, 5), (3, 20), (3, 10)]
+    tasks = list(chain.from_iterable(proposing.propose(FAMILY, window) for window in found))
+    assert [FAMILY.level_of(task) for task in tasks] == [0] * 5 + [3] * 30
+    assert len({task.id for task in tasks}) == 35
+
+
+def test_a_window_is_a_pure_function() -> None:
+    window = Window(FAMILY.id, 5, 50, 2)
+    assert proposing.propose(FAMILY, window) == proposing.propose(FAMILY, window)
+
+
+def test_families_say_whether_they_have_levels() -> None:
+    assert proposing.graded(FAMILY)
+    assert not proposing.graded(FAMILIES["arithmetic/v1"])
+    with pytest.raises(ConfigurationError, match="no level 16"):
+        FAMILY.generate_level(16, 0, 1)
+
+
+def test_most_proposals_are_of_the_levels_that_the_policy_sometimes_solves() -> None:
+    rates = {0: SolveRate(8, 8), 1: SolveRate(8, 4), 2: SolveRate(8, 0)}
+    found = proposing.spread(100, 5, rates, (0.2, 0.8))
+    assert found == {0: 7, 1: 75, 2: 6, 3: 6, 4: 6}
+    assert sum(found.values()) == 100
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ({}, {0: 4, 1: 3, 2: 3}),
+        ({0: SolveRate(4, 4), 1: SolveRate(4, 4)}, {0: 4, 1: 3, 2: 3}),
+        ({level: SolveRate(4, 2) for level in range(3)}, {0: 4, 1: 3, 2: 3}),
+    ],
+)
+def test_where_nothing_tells_levels_apart_all_get_the_same(
+    rates: dict[int, SolveRate], expected: dict[int, int]
+) -> None:
+    assert proposing.spread(10, 3, rates, (0.2, 0.8)) == expected
