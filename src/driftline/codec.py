@@ -40,7 +40,7 @@ def decode(record_type: type[RecordT], body: bytes, *, key: str = "") -> RecordT
     where = key or record_type.__name__
     try:
         value = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptObject(f"{where} is not JSON ({error}): it was truncated or overwritten") from None
     written: object = cast(dict[str, object], value).get("format", FORMAT) if isinstance(value, dict) else FORMAT
     if isinstance(written, int) and written > FORMAT:

@@ -73,8 +73,8 @@ def pooled(parts: Iterable[DivergenceSummary]) -> DivergenceSummary:
         return sum(value * part.tokens for value, part in zip(values, found, strict=True)) / tokens
 
     k3 = mean(part.k3 for part in found)
-    k3_squares = mean(part.k3_error**2 * (part.tokens - 1) + part.k3**2 for part in found)
-    ratio, squares = mean(part.ratio_mean for part in found), mean(part.chi_square + 1 for part in found)
+    k3_squares = mean(part.k3_error * part.k3_error * (part.tokens - 1) + part.k3 * part.k3 for part in found)
+    ratio, squares = mean(part.ratio_mean for part in found), mean(_mean_square(part) for part in found)
     return DivergenceSummary(
         tokens=tokens,
         k1=mean(part.k1 for part in found),
@@ -82,10 +82,17 @@ def pooled(parts: Iterable[DivergenceSummary]) -> DivergenceSummary:
         k3=k3,
         total_variation=mean(part.total_variation for part in found),
         chi_square=squares - 1,
-        ess_fraction=min(1.0, ratio * ratio / squares),
+        ess_fraction=min(1.0, ratio * ratio / squares) if squares else 0.0,
         ratio_mean=ratio,
-        k3_error=math.sqrt(max(0.0, k3_squares - k3**2) / (tokens - 1)) if tokens > 1 else 0.0,
+        k3_error=math.sqrt(max(0.0, k3_squares - k3 * k3) / (tokens - 1)) if tokens > 1 else 0.0,
     )
+
+
+def _mean_square(part: DivergenceSummary) -> float:
+    """Mean of the tokens' squared ratios; not by chi-square, in which what is far below 1 is rounded away."""
+    if not part.ess_fraction:
+        return part.chi_square + 1
+    return part.ratio_mean * part.ratio_mean / part.ess_fraction
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from driftline.settings import settings as settings
 class RunParameters(Section):
     """All parameters of a post-training run."""
 
-    seed: int = Field(0, ge=0, description="Seed of task order, sampling and initialisation.")
+    seed: int = Field(0, ge=0, le=2**53 - 1, description="Seed of task order, sampling and initialisation.")
     model: ModelParameters = ModelParameters()  # pyright: ignore[reportCallIssue]
     environment: EnvironmentParameters = EnvironmentParameters()  # pyright: ignore[reportCallIssue]
     rollout: RolloutParameters = RolloutParameters()  # pyright: ignore[reportCallIssue]

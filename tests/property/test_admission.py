@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -57,6 +58,8 @@ candidates = st.builds(
         (candidate(0.0, 0.39), Admission("drop", 0.0, "ess")),
         (candidate(0.11, 0.1, lag=9), Admission("drop", 0.0, "age")),
         (Candidate(True, 0, None), Admission("drop", 0.0, "not_finite")),
+        (candidate(math.nan), Admission("drop", 0.0, "not_finite")),
+        (candidate(math.inf), Admission("drop", 0.0, "not_finite")),
         (candidate(valid=False), Admission("drop", 0.0, "invalid")),
     ],
 )

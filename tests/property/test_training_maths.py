@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from driftline.divergence.age import age
@@ -50,6 +50,14 @@ def test_k3_is_never_negative_and_ess_is_a_share(values: list[float]):
     assert found.k3 >= 0
     assert 0 < found.ess_fraction <= 1 + 1e-12
     assert found.total_variation >= 0
+
+
+@given(log_ratio=st.floats(-3.4e38, 3.4e38))
+@example(3.4e38)  # A behaviour log-probability of float32's least: a masked token that was sampled all the same.
+@example(5e8)
+def test_k3_is_large_wherever_the_policies_are_far_apart(log_ratio: float):
+    found = float(k3(torch.tensor([log_ratio], dtype=torch.float64)))
+    assert found >= (19 if abs(log_ratio) > 20 else 0)
 
 
 @given(values=log_ratios, at=st.integers(0, 40))

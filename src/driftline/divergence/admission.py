@@ -10,6 +10,7 @@ fewer than two admitted members teaches nothing about their difference and is gi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -93,7 +94,7 @@ def admit(candidate: Candidate, policy: AdmissionPolicy) -> Admission:
     """Decide about one member."""
     if not candidate.valid:
         return Admission("drop", 0.0, "invalid")
-    if candidate.divergence is None:
+    if candidate.divergence is None or not math.isfinite(candidate.divergence.k3):
         return Admission("drop", 0.0, "not_finite")
     if candidate.lag_max > policy.max_lag_versions:
         return Admission("drop", 0.0, "age")

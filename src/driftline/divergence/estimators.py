@@ -14,8 +14,9 @@ where the current policy gives nothing to tokens that the behaviour policy canno
 `tests/golden/test_exact_expectations.py`.)
 
 Log ratios are clamped to +-`LOG_RATIO_LIMIT` before they are exponentiated, and nowhere else: k1 and k2 see them as
-they are. The estimates are functions of sums over tokens, so that they add up over micro-batches, ranks, lags and
-environments: `token_terms` makes the summands, `summarise` reads their sum.
+they are, and so does k3 until they would outgrow the clamped exponential (`FURTHEST_LOG_RATIO`). The estimates are
+functions of sums over tokens, so that they add up over micro-batches, ranks, lags and environments: `token_terms`
+makes the summands, `summarise` reads their sum.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from driftline.measured import LOG_RATIO_LIMIT as LOG_RATIO_LIMIT
 from driftline.measured import NOTHING as NOTHING
 from driftline.measured import DivergenceSummary as DivergenceSummary
 
+FURTHEST_LOG_RATIO = math.expm1(LOG_RATIO_LIMIT) / 2
+"""Log ratios above it, as of tokens that the behaviour policy masked by a huge negative logit, count as it to k3."""
 SUMS = 8
 """Length of the vector of `divergence_sums`."""
 
@@ -50,8 +53,9 @@ def k2(log_ratio_T: Tensor) -> Tensor:
 
 
 def k3(log_ratio_T: Tensor) -> Tensor:
-    """Per-token k3 in nats, `[T]`; never negative."""
-    return torch.expm1(log_ratio_T.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)) - log_ratio_T
+    """Per-token k3 in nats, `[T]`; never negative, however large the log ratio is."""
+    exponential_T = torch.expm1(log_ratio_T.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
+    return exponential_T - log_ratio_T.clamp(max=FURTHEST_LOG_RATIO)
 
 
 def token_terms(log_ratio_T: Tensor) -> Tensor:

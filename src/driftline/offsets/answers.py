@@ -70,7 +70,7 @@ def offset(found: Latest[RunView], now: float) -> Offset:
         version=view.version,
         committed_unix=last.committed_unix if last is not None else None,
         lead_groups=head.lead_groups if head is not None else None,
-        controller=parameter(view, "overlap", "controller"),
+        controller=_word(parameter(view, "overlap", "controller")),
         lead_why=last.lead_why if last is not None else "",
         budget_k3_nats=budget(view),
         diagnosis=diagnosis(last.diagnosis) if last is not None else None,
@@ -279,6 +279,10 @@ def parameter(view: RunView, section: str, name: str) -> Any:
 def finite(value: float | None) -> float | None:
     """A number that JSON has; None for NaN and infinities."""
     return value if isinstance(value, (int, float)) and math.isfinite(value) else None
+
+
+def _word(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _whole(value: Any) -> int | None:

@@ -32,9 +32,9 @@ from driftline.offsets.models import (
 from driftline.offsets.problems import Problem, ProblemError
 from driftline.offsets.reader import RunView
 from driftline.offsets.service import MOST_LISTED, Service, encoded, freshness, respond
+from driftline.sections.section import NAME_PATTERN
 from driftline.store.protocol import ObjectStore
 
-RUN_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 LARGEST = 2**53 - 1
 """Largest integer that every JSON reader takes."""
 MOST_POINTS = 2_000
@@ -46,7 +46,7 @@ RunName = Annotated[
     str,
     Path(
         description="Name of a run, or `latest` for the one that was created last.",
-        pattern=RUN_PATTERN,
+        pattern=NAME_PATTERN,
         examples=["latest"],
     ),
 ]

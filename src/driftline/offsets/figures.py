@@ -73,8 +73,13 @@ def pooled_tokens(parts: Iterable[SegmentUse | TokenDivergence]) -> TokenDiverge
         return None
     k1 = sum(part.k1 * part.tokens for part in found) / tokens
     k3 = sum(part.k3 * part.tokens for part in found) / tokens
-    squares = sum(_ratio_mean(part) ** 2 / part.ess_fraction * part.tokens for part in found if part.ess_fraction)
-    ratio = sum(_ratio_mean(part) * part.tokens for part in found)
+    ratios = [_ratio_mean(part) for part in found]
+    ratio = sum(mean * part.tokens for mean, part in zip(ratios, found, strict=True))
+    squares = sum(
+        mean * mean / part.ess_fraction * part.tokens
+        for mean, part in zip(ratios, found, strict=True)
+        if part.ess_fraction
+    )
     return TokenDivergence(tokens, k1, k3, min(1.0, ratio * ratio / (squares * tokens)) if squares else 0.0)
 
 

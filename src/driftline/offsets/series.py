@@ -153,7 +153,7 @@ def timeline(view: RunView, seconds: float, most: int) -> Timeline:
     end = largest(span.end_unix for span in view.spans)
     if end is None:
         return Timeline(run=view.run, start_unix=None, end_unix=None, lanes=[], spans=[], commits=[])
-    shown = [span for span in view.spans if span.end_unix > end - seconds][-most:]
+    shown = [span for span in view.spans if span.end_unix > end - seconds or span.end_unix == end][-most:]
     start = max(end - seconds, min(span.start_unix for span in shown))
     return Timeline(
         run=view.run,

@@ -37,8 +37,10 @@ class LimitParameters(Section):
 class TrackingParameters(Section):
     """What goes to MLflow, the report, and Prefect's events."""
 
-    experiment: str = Field("driftline", description="MLflow experiment.")
-    registered_model: str = Field("driftline-policy", description="MLflow model that the result is registered as.")
+    experiment: str = Field("driftline", min_length=1, description="MLflow experiment.")
+    registered_model: str = Field(
+        "driftline-policy", min_length=1, description="MLflow model that the result is registered as."
+    )
     traces_every_steps: int = Field(5, ge=0, description="Steps between two samples of traces; 0 is never.")
     traces_per_sample: int = Field(3, ge=1, description="Episodes in a sample of traces.")
     rollout_gpu_hour_price: float = Field(

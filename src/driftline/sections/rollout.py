@@ -6,14 +6,18 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from driftline.sections.section import Section
+from driftline.sections.section import NAME_PATTERN, Section
 
 
 class EnvironmentParameters(Section):
     """What the policy learns to do."""
 
     id: str = Field("pointer_chase/v1", description="Versioned environment id, or package.module:Class.")
-    task_set: str = Field("pointer-chase", description="Name of the task set that the refresh publishes.")
+    task_set: str = Field(
+        "pointer-chase",
+        pattern=NAME_PATTERN,
+        description="Name of the task set that the refresh publishes: letters, digits, and ._- after the first.",
+    )
     train_tasks: int = Field(4096, ge=1, description="Training tasks in a task-set version.")
     held_out_tasks: int = Field(256, ge=1, description="Held-out tasks, disjoint from training by content.")
     max_turns: int = Field(20, ge=1, description="Turns after which an episode is truncated.")

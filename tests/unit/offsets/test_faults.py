@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,10 +16,11 @@ from driftline.errors import StoreUnavailable
 from driftline.offsets import service
 from driftline.offsets.problems import Problem
 from driftline.offsets.service import Service
-from driftline.records import encode
+from driftline.records import Span, encode
 from driftline.store import keys
 from driftline.store.memory import MemoryStore
 from driftline.store.protocol import ObjectInfo, StoredObject
+from driftline.store.run_store import RunStore
 from tests.support import offset_runs
 from tests.support.offset_service import served
 
@@ -220,3 +222,23 @@ async def test_a_report_or_a_stretch_of_the_timeline_that_cannot_be_read_is_pass
         offset = (await client.get("/v1/runs/r/offset")).json()
         assert [engine["engine"] for engine in offset["engines"]] == ["c1"]
         assert (await client.get("/v1/runs/r/timeline")).json()["spans"]
+
+
+async def test_parameters_and_times_that_no_run_has_are_no_defect_of_the_service(store: FailingStore):
+    """As another writer, or a changed digit, leaves them: what they say is passed over, the rest is answered."""
+    odd = replace(offset_runs.description("r"), parameters={"overlap": {"controller": 7, "budget_k3_nats": "x"}})
+    store.put(keys.description("r"), encode(odd))
+    RunStore(store, "r").append_spans("trainer-0001", 98, [Span("training", "", 1.0, 1e18, 1)])
+    async with served(store) as client:
+        offset = (await client.get("/v1/runs/r/offset")).json()
+        assert (offset["step"], offset["controller"], offset["budget_k3_nats"]) == (5, None, None)
+        assert (await client.get("/metrics")).status_code == 200
+        spans = (await client.get("/v1/runs/r/timeline")).json()["spans"]
+        assert [span["end_unix"] for span in spans] == [1e18]
+
+
+async def test_a_record_of_endless_depth_is_unreadable_not_a_defect(store: FailingStore):
+    store.put(keys.step("r", 3, 1), b"[" * 100_000)
+    async with served(store) as client:
+        answer = await client.get("/v1/runs/r/divergence")
+        assert (answer.status_code, answer.json()["type"]) == (502, "unreadable-object")
