@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from driftline.environment import Message, Placement, StepResult, Task
+from driftline.environment import Message, Placement, Snapshot, StepResult, Task
 from driftline.errors import ConfigurationError, EnvironmentFailed
 
 LARGEST = 20
@@ -78,8 +78,17 @@ class ArithmeticQuestion:
         numbers = WHOLE_NUMBER.findall(action)
         right = bool(numbers) and int(numbers[-1]) == self._answer
         self._answer = None
-        in_form = bool(WHOLE_NUMBER.fullmatch(action.strip()))
-        return StepResult(reward=1.0 if right else FORM_REWARD * in_form, terminated=True, success=right)
+        in_form = not right and bool(WHOLE_NUMBER.fullmatch(action.strip()))
+        parts = {"answer": float(right), "form": FORM_REWARD * in_form}
+        return StepResult(reward=sum(parts.values()), terminated=True, success=right, reward_parts=parts)
+
+    async def snapshot(self) -> bool:
+        """Whether the question is open."""
+        return self._answer is not None
+
+    async def restore(self, task: Task, snapshot: Snapshot) -> None:
+        """Have it asked, or answered."""
+        self._answer = int(task.payload["answer"]) if snapshot else None
 
     async def close(self) -> None:
         """Forget the question."""

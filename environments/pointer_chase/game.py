@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
-from driftline.environment import Message, StepResult, Task
+from driftline.environment import Message, Snapshot, StepResult, Task
 from driftline.errors import EnvironmentFailed
 
 READ = re.compile(r">([a-z]{2})")
@@ -30,11 +31,8 @@ class PointerChaseGame:
     async def reset(self, task: Task, seed: int) -> tuple[Message, ...]:
         """Start an episode. There is no chance in it, so the seed changes nothing."""
         del seed
-        self._files = dict(task.payload["files"])
-        start = str(task.payload["start"])
-        self._answer = self._answer_from(start)
-        self._turns_left = self._max_turns
-        return (Message("user", f"?{start}\n"),)
+        self._begin(task, self._max_turns)
+        return (Message("user", f"?{task.payload['start']}\n"),)
 
     async def step(self, action: str) -> StepResult:
         """Take one turn: a right answer earns 1, a wrong one or running out of turns 0."""
@@ -55,6 +53,22 @@ class PointerChaseGame:
         """Forget the episode."""
         self._files = {}
         self._turns_left = 0
+
+    async def snapshot(self) -> dict[str, Any]:
+        """The turns left: the files never change."""
+        return {"turns_left": self._turns_left}
+
+    async def restore(self, task: Task, snapshot: Snapshot) -> None:
+        """Go on with so many turns left."""
+        turns_left = snapshot.get("turns_left") if isinstance(snapshot, dict) else None
+        if not isinstance(turns_left, int):
+            raise EnvironmentFailed(f"{snapshot!r} is no snapshot of pointer_chase/v1: it has no turns_left")
+        self._begin(task, turns_left)
+
+    def _begin(self, task: Task, turns_left: int) -> None:
+        self._files = dict(task.payload["files"])
+        self._answer = self._answer_from(str(task.payload["start"]))
+        self._turns_left = turns_left
 
     def _observe(self, action: str) -> str:
         read = READ.fullmatch(action)

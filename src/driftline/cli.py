@@ -10,25 +10,22 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ParamSpec
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from driftline.errors import ConfigurationError, DriftlineError, StackError
+from driftline import cli_environments
+from driftline.cli_shared import complaints, console, known_errors
+from driftline.errors import ConfigurationError, StackError
 from driftline.params import adopt_environment, settings
 
 if TYPE_CHECKING:
     from driftline.store.run_store import RunStore
     from infra.health import PartStatus
     from infra.layout import Layout
-
-P = ParamSpec("P")
 
 DEMO_DEPLOYMENT = "post-training/local"
 DEMO_DEADLINE_S = 3600
@@ -45,28 +42,12 @@ offsets = typer.Typer(help="How far generation is from training, over HTTP.", no
 app.add_typer(offsets, name="offsets")
 traces = typer.Typer(help="The shape of episodes, to replay it.", no_args_is_help=True)
 app.add_typer(traces, name="traces")
-console = Console(soft_wrap=True, highlight=False)
-complaints = Console(stderr=True, soft_wrap=True, highlight=False)
+app.add_typer(cli_environments.app, name="environments")
 
 
 def main() -> None:
     """Entry point of the `driftline` program."""
     app()
-
-
-def _known_errors(command: Callable[P, None]) -> Callable[P, None]:
-    """Turn a `DriftlineError` into one message and an exit code."""
-
-    @wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            command(*args, **kwargs)
-        except DriftlineError as error:
-            complaints.print(f"[bold red]{type(error).__name__}[/]: ", end="")
-            complaints.print(str(error), markup=False)
-            raise typer.Exit(2 if isinstance(error, ConfigurationError) else 1) from error
-
-    return run
 
 
 PrefectPort = Annotated[int | None, typer.Option(help="Port of the Prefect page and API.", min=1, max=65535)]
@@ -77,7 +58,7 @@ StartDeadline = Annotated[float, typer.Option(help="Seconds after which a part t
 
 
 @app.command()
-@_known_errors
+@known_errors
 def up(
     prefect_port: PrefectPort = None,
     mlflow_port: MlflowPort = None,
@@ -100,7 +81,7 @@ def up(
 
 
 @app.command()
-@_known_errors
+@known_errors
 def down() -> None:
     """Stop the local stack and every process of it. Its data stays."""
     layout = _layout()
@@ -115,7 +96,7 @@ def down() -> None:
 
 
 @app.command()
-@_known_errors
+@known_errors
 def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
@@ -137,7 +118,7 @@ def status(
 
 
 @app.command()
-@_known_errors
+@known_errors
 def doctor() -> None:
     """Look for what is wrong on this machine, and say how to mend it; exit code 1 if something must be."""
     layout = _layout()
@@ -156,7 +137,7 @@ def doctor() -> None:
 
 
 @app.command("env")
-@_known_errors
+@known_errors
 def environment_variables() -> None:
     """Print the variables with which this shell's commands reach the stack: eval "$(driftline env)"."""
     layout = _layout()
@@ -166,7 +147,7 @@ def environment_variables() -> None:
 
 
 @app.command()
-@_known_errors
+@known_errors
 def report(
     run: Annotated[str, typer.Option(help="Id of the run, or `latest`.")] = "latest",
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
@@ -178,7 +159,7 @@ def report(
 
 
 @app.command()
-@_known_errors
+@known_errors
 def replay(
     step: Annotated[int, typer.Option(help="Number of a committed step.", min=1)],
     run: Annotated[str, typer.Option(help="Id of the run, or `latest`.")] = "latest",
@@ -199,7 +180,7 @@ def replay(
 
 
 @app.command()
-@_known_errors
+@known_errors
 def gc(
     run: Annotated[str, typer.Option(help="Id of the run.")],
     keep_steps: Annotated[int, typer.Option(help="So many of the last steps stay replayable.", min=1)] = 20,
@@ -229,7 +210,7 @@ def gc(
 
 
 @offsets.command()
-@_known_errors
+@known_errors
 def serve(
     host: Annotated[
         str, typer.Option(help="Address to listen on; any but the loopback needs a token.")
@@ -246,7 +227,7 @@ def serve(
 
 
 @traces.command("export")
-@_known_errors
+@known_errors
 def export_trace(
     out: Annotated[Path, typer.Option(help="A new file; by custom its name ends with .jsonl.")],
     run: Annotated[str, typer.Option(help="Id of the run, or `latest`.")] = "latest",
@@ -264,7 +245,7 @@ def export_trace(
 
 
 @app.command()
-@_known_errors
+@known_errors
 def demo(
     auto_ports: AutoPorts = False,
     start_deadline: StartDeadline = 300.0,

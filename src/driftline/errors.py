@@ -20,6 +20,7 @@ pickled (Prefect stores the exceptions of its tasks). A message says what is wro
     ├── LogprobsNotFinite    (ValueError)         a log-probability is NaN or infinite; one trajectory is at fault
     ├── TrackingUnavailable  (ConnectionError)    MLflow does not answer
     ├── EnvironmentFailed    (RuntimeError)       an environment raised, or returned what cannot be used
+    ├── ToolMisused          (ValueError)         the policy called a tool wrongly: it is told, nothing else
     ├── DeadlineExceeded     (TimeoutError)       a bounded wait ran out
     │   └── NoProgress                            ... for anything at all to progress in a cell that has work
     ├── ProcessFailed        (ChildProcessError)  a supervised process ended badly
@@ -104,6 +105,10 @@ class TrackingUnavailable(DriftlineError, ConnectionError):
 
 class EnvironmentFailed(DriftlineError, RuntimeError):
     """An environment raised, or returned something that cannot be used."""
+
+
+class ToolMisused(DriftlineError, ValueError):
+    """The policy called a tool wrongly; the message is what it observes."""
 
 
 class DeadlineExceeded(DriftlineError, TimeoutError):

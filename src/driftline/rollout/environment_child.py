@@ -85,6 +85,7 @@ class Served:
             "terminated": result.terminated,
             "truncated": result.truncated,
             "success": result.success,
+            "reward_parts": dict(result.reward_parts),
         }
 
     def _told(self, messages: tuple[Message, ...]) -> list[list[str]]:

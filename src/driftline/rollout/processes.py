@@ -181,5 +181,10 @@ def _messages(answer: Mapping[str, Any]) -> tuple[Message, ...]:
 
 def _result(answer: Mapping[str, Any]) -> StepResult:
     return StepResult(
-        _messages(answer), answer["reward"], answer["terminated"], answer["truncated"], answer["success"]
+        _messages(answer),
+        answer["reward"],
+        answer["terminated"],
+        answer["truncated"],
+        answer["success"],
+        reward_parts=answer["reward_parts"],
     )

@@ -1,0 +1,94 @@
+"""How a family is found: by its versioned id, in the checkout or in an installed package, or by its dotted path."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from driftline.environment.contract import TaskFamily
+from driftline.errors import ConfigurationError
+
+ENTRY_POINT_GROUP = "driftline.environments"
+REGISTRY_MODULE = "environments"
+
+MEMBERS = ("id", "alphabet", "stop", "generate", "make", "oracle", "demonstrate")
+"""Of a `TaskFamily`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A family that is known by its id."""
+
+    id: str
+    found_in: str
+    """`environments` for the working directory's package, else the entry point."""
+    load: Callable[[], TaskFamily]
+
+
+def registered() -> dict[str, Registered]:
+    """Every family that is known by its id, by id; those of the working directory win over installed ones.
+
+    Installed ones are not imported before they are loaded.
+    """
+    known = {
+        point.name: Registered(point.name, f"{point.value} (entry point)", lambda point=point: _family(point.load()))
+        for point in metadata.entry_points(group=ENTRY_POINT_GROUP)
+    }
+    for name, found in _local().items():
+        known[name] = Registered(name, REGISTRY_MODULE, lambda found=found: _family(found))
+    return dict(sorted(known.items()))
+
+
+def resolve(name: str) -> TaskFamily:
+    """Find a task family by versioned id or by dotted path (`package.module:Attribute`).
+
+    Looks in the `environments` package of the working directory, then among the entry points of the group
+    `driftline.environments`.
+
+    Raises:
+        ConfigurationError: Nothing is registered under `name`; the message names the closest id.
+    """
+    if ":" in name:
+        return _from_path(name)
+    known = registered()
+    if name in known:
+        return known[name].load()
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) or 'none'}"
+    raise ConfigurationError(f"no environment {name!r}: {hint}")
+
+
+def missing_members(family: object) -> list[str]:
+    """What a family lacks of `TaskFamily`."""
+    return [member for member in MEMBERS if not hasattr(family, member)]
+
+
+def _from_path(path: str) -> TaskFamily:
+    module, _, attribute = path.partition(":")
+    try:
+        found: Any = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"no environment at {path!r} ({error}): give package.module:Class") from None
+    return _family(found)
+
+
+def _family(found: Any) -> TaskFamily:
+    """The family that a class or an instance stands for."""
+    try:
+        return found() if isinstance(found, type) else found
+    except TypeError as error:
+        raise ConfigurationError(f"{found.__name__}() needs arguments: name an instance ({error})") from None
+
+
+def _local() -> Mapping[str, Any]:
+    try:
+        local = importlib.import_module(REGISTRY_MODULE)
+    except ModuleNotFoundError as error:
+        if error.name != REGISTRY_MODULE:
+            raise
+        return {}
+    return dict(local.FAMILIES)

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from driftline.cli import app
+
+FAULTY = "tests.support.faulty_environments"
+run = CliRunner().invoke
+
+
+def test_the_list_names_every_family_and_where_it_runs(tmp_path: Path) -> None:
+    answer = run(app, ["environments", "list", "--json", str(tmp_path / "list.json")])
+    assert answer.exit_code == 0, answer.output
+    rows = {row["id"]: row for row in json.loads((tmp_path / "list.json").read_text())}
+    assert rows["pointer_chase/v1"] == {
+        "id": "pointer_chase/v1",
+        "runs_in": "loop",
+        "graded": False,
+        "found_in": "environments",
+    }
+    assert all(name in answer.output for name in rows)
+
+
+def test_a_family_that_keeps_the_contract_ends_with_0(tmp_path: Path) -> None:
+    written = tmp_path / "found.json"
+    answer = run(app, ["environments", "check", "arithmetic/v1", "--tasks", "1", "--json", str(written)])
+    assert answer.exit_code == 0, answer.output
+    assert "1 of 1 keep the contract" in answer.output
+    [report] = json.loads(written.read_text())
+    assert (report["environment"], report["ok"]) == ("arithmetic/v1", True)
+    assert {finding["verdict"] for finding in report["checks"]} == {"ok"}
+
+
+def test_one_that_does_not_ends_with_1_and_a_remedy() -> None:
+    answer = run(app, ["environments", "check", f"{FAULTY}:NoVersion", f"{FAULTY}:WrongOracle", "--tasks", "1"])
+    assert answer.exit_code == 1
+    assert "2 of 2 failed" in answer.output
+    assert "return None from oracle where there is none" in " ".join(answer.output.split())
+
+
+@pytest.mark.parametrize("arguments", [[], ["--all", "arithmetic/v1"]])
+def test_names_or_all_must_be_said(arguments: list[str]) -> None:
+    answer = run(app, ["environments", "check", *arguments])
+    assert answer.exit_code == 2
+    assert "or say --all" in answer.output
+
+
+def test_an_unknown_name_is_answered_with_the_closest() -> None:
+    answer = run(app, ["environments", "check", "pointer-chase/v1"])
+    assert answer.exit_code == 2
+    assert "did you mean 'pointer_chase/v1'?" in answer.output
