@@ -20,6 +20,7 @@ import numpy as np
 
 from driftline.environment import Message, Snapshot, StepResult, Task
 from driftline.environment.checks.surroundings import MARK
+from driftline.errors import ConfigurationError
 
 
 def watched() -> bool:
@@ -90,6 +91,19 @@ class Counting:
         drawn = Random(f"{self.id}:{seed}").sample(range(10_000), count)
         return [Task.create(self.id, {"target": 2 + number % 4, "number": number}) for number in drawn]
 
+    @property
+    def levels(self) -> int:
+        return 4
+
+    def generate_level(self, level: int, seed: int, count: int) -> list[Task]:
+        if not 0 <= level < 4:
+            raise ConfigurationError(f"no level {level}")
+        drawn = Random(f"{self.id}:{level}:{seed}").sample(range(10_000), count)
+        return [Task.create(self.id, {"target": 2 + level, "number": number}) for number in drawn]
+
+    def level_of(self, task: Task) -> int:
+        return task.payload["target"] - 2
+
     def make(self, *, max_turns: int = 20) -> Counter:
         return self.game(max_turns)
 
@@ -127,6 +141,21 @@ class UnseededTasks(Counting):
 class TwinTasks(Counting):
     def generate(self, seed: int, count: int) -> list[Task]:
         return [task for task in super().generate(seed, count) for _ in range(2)][:count]
+
+
+class OtherLevels(Counting):
+    def level_of(self, task: Task) -> int:
+        return 0
+
+
+class NoHighestLevel(Counting):
+    def generate_level(self, level: int, seed: int, count: int) -> list[Task]:
+        return super().generate_level(min(level, 3), seed, count)
+
+
+class UnseededLevels(Counting):
+    def generate_level(self, level: int, seed: int, count: int) -> list[Task]:
+        return super().generate_level(level, SystemRandom().randrange(10**9), count)
 
 
 class Unseeded(Counting):

@@ -125,6 +125,10 @@ class GradedFamily(Protocol):
         """
         ...
 
+    def level_of(self, task: Task) -> int:
+        """The level of one of its tasks."""
+        ...
+
 
 @runtime_checkable
 class ToolFamily(Protocol):

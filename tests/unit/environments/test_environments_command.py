@@ -19,7 +19,7 @@ def test_the_list_names_every_family_and_where_it_runs(tmp_path: Path) -> None:
     assert rows["pointer_chase/v1"] == {
         "id": "pointer_chase/v1",
         "runs_in": "loop",
-        "graded": False,
+        "graded": True,
         "found_in": "environments",
     }
     assert all(name in answer.output for name in rows)
@@ -32,7 +32,7 @@ def test_a_family_that_keeps_the_contract_ends_with_0(tmp_path: Path) -> None:
     assert "1 of 1 keep the contract" in answer.output
     [report] = json.loads(written.read_text())
     assert (report["environment"], report["ok"]) == ("arithmetic/v1", True)
-    assert {finding["verdict"] for finding in report["checks"]} == {"ok"}
+    assert [one["check"] for one in report["checks"] if one["verdict"] != "ok"] == ["levels of difficulty"]
 
 
 def test_one_that_does_not_ends_with_1_and_a_remedy() -> None:

@@ -41,6 +41,11 @@ CHECKS: Mapping[str, tuple[Callable[[Case], None], str]] = MappingProxyType(
             tasks.tasks_of_a_seed,
             "draw from Random(f'{self.id}:{seed}') alone, and drop duplicates by Task.id",
         ),
+        "levels of difficulty": (
+            tasks.levels,
+            "draw a level's tasks from Random(f'{self.id}:{level}:{seed}'), note the level in the payload, and "
+            "refuse levels that are not there with ConfigurationError",
+        ),
         "determinism": (
             episodes.determinism,
             "take all chance from the task and the seed of reset, keep state in the instance, and read no clock",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 
-from driftline.environment.checks.findings import Case, ensure, short
+from driftline.environment.abilities import GradedFamily
+from driftline.environment.checks.findings import Broken, Case, NotApplicable, ensure, short
 from driftline.environment.contract import Task
 from driftline.errors import ConfigurationError
 
@@ -41,6 +42,25 @@ def tasks_of_a_seed(case: Case) -> None:
         ensure(before == after, f"generate({case.seed}, {count}) gave {short(before.id)}, then {short(after.id)}")
     more = _some(case, MANY)
     ensure(len({task.id for task in more}) == len(more), f"generate({case.seed}, {len(more)}) returned a task twice")
+
+
+def levels(case: Case) -> None:
+    """Tasks of a level are of that level, and follow from the seed."""
+    family = case.family
+    if not isinstance(family, GradedFamily):
+        raise NotApplicable("the family has no levels of difficulty")
+    ensure(family.levels >= 1, f"levels is {family.levels}")
+    for level in sorted({0, family.levels - 1}):
+        first, again = (family.generate_level(level, case.seed, 1) for _ in range(2))
+        ensure(len(first) == 1, f"generate_level({level}, {case.seed}, 1) returned {len(first)} tasks")
+        ensure(first == again, f"generate_level({level}, {case.seed}, 1) gives another task the second time")
+        found = family.level_of(first[0])
+        ensure(found == level, f"level_of says {found} of a task that was made for level {level}")
+    try:
+        beyond = family.generate_level(family.levels, case.seed, 1)
+    except ConfigurationError:
+        return
+    raise Broken(f"generate_level({family.levels}, ...) returned {len(beyond)} tasks, and levels is {family.levels}")
 
 
 def _some(case: Case, count: int) -> list[Task]:
