@@ -32,7 +32,7 @@ from driftline.engine.token_account import Request, TokenAccount
 from driftline.engine.vllm_arguments import build, speculation
 from driftline.engine.vllm_process import EngineProcess
 from driftline.engine.vllm_requests import count_requests, generation, sampling, scoring
-from driftline.engine.vllm_update import Swap, probe_tolerance
+from driftline.engine.vllm_update import Swap, probe_difference, probe_tolerance
 from driftline.errors import (
     ConfigurationError,
     DeadlineExceeded,
@@ -224,9 +224,9 @@ class VllmEngine:
         return UpdateReport(manifest.version, True, fetch_s, pause_s, load_s, error, loaded)
 
     async def _prove(self, manifest: WeightsManifest) -> float:
-        """Largest difference between the manifest's probe and the engine's, in nats."""
+        """How far the engine is from the manifest's probe, in nats."""
         scored = await self._score(manifest.probe.token_ids, PROBE_PRIORITY)
-        error = max(abs(a - b) for a, b in zip(scored, manifest.probe.logprobs, strict=True))
+        error = probe_difference(scored, manifest.probe.logprobs)
         limit = probe_tolerance(self._params.dtype, manifest.probe.dtype or manifest.dtype)
         if not error <= limit:
             refusal = ProbeNotReproduced(

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from driftline.engine.protocol import LoadReport
@@ -22,11 +24,33 @@ TRIES = 2
 STAGE_DEADLINE_S = 600.0
 STAGE_POLL_S = 0.01
 STAGE_POLL_MOST_S = 0.1
+PROBE_SCALE_NATS = 4.0
+"""Log-probabilities beyond this may differ in proportion: arithmetic errs by a share of the logits, and a policy that
+training has made sure of itself has log-probabilities of tens of nats."""
 
 
 def probe_tolerance(engine_dtype: str, probe_dtype: str) -> float:
     """The probe's tolerance in nats: that of the coarser arithmetic, the engine's or the trainer's."""
     return max(PROBE_NATS[engine_dtype], PROBE_NATS[probe_dtype])
+
+
+def probe_difference(scored: Sequence[float], expected: Sequence[float]) -> float:
+    """How far the engine is from the probe, in nats; NaN if any of its log-probabilities is not finite.
+
+    Args:
+        scored: The engine's log-probabilities of the probe's tokens but the first.
+        expected: The manifest's.
+
+    Returns:
+        The largest difference. That of a log-probability beyond `PROBE_SCALE_NATS` counts as so many times less as
+        it is beyond.
+    """
+    if not all(map(math.isfinite, scored)):
+        return math.nan
+    return max(
+        abs(one - other) / max(1.0, abs(other) / PROBE_SCALE_NATS)
+        for one, other in zip(scored, expected, strict=True)
+    )
 
 
 class Swap:
