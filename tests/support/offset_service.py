@@ -17,6 +17,7 @@ import uvicorn
 from pydantic import SecretStr
 
 from driftline.offsets.app import build_app
+from driftline.offsets.server import configuration, listen
 from driftline.store.protocol import ObjectStore
 
 START_S = 60.0
@@ -51,8 +52,9 @@ def free_port() -> int:
 def serving_here(store: ObjectStore, token: str | None = None) -> Iterator[str]:
     """The application behind uvicorn, in a thread of this process; yields its address."""
     app, port = build_app(store, token=SecretStr(token) if token else None), free_port()
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error", lifespan="on"))
-    thread = threading.Thread(target=server.run)
+    server = uvicorn.Server(configuration(app))
+    taken = listen("127.0.0.1", port)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]})
     thread.start()
     try:
         until = time.monotonic() + START_S

@@ -27,7 +27,6 @@ FEWEST_TOKEN_CHARACTERS = 16
 OPEN_PATHS = frozenset({"/healthz", "/"})
 OPEN_PREFIX = "/page/"
 """The page's own files."""
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
@@ -42,7 +41,7 @@ SECURITY_HEADERS = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address to listen on."""
+    """Whether an address to listen on, or a host that was asked for, is this machine's alone."""
     if host == "localhost":
         return True
     try:
@@ -62,11 +61,20 @@ def check(host: str, token: SecretStr | None) -> None:
             f"{host} is not the loopback: set DRIFTLINE_API_TOKEN, which every request then has to bear, or listen "
             "on 127.0.0.1"
         )
-    if token is not None and len(token.get_secret_value()) < FEWEST_TOKEN_CHARACTERS:
+    wrong = _what_is_wrong(token.get_secret_value()) if token is not None else ""
+    if wrong:
         raise ConfigurationError(
-            f"DRIFTLINE_API_TOKEN is shorter than {FEWEST_TOKEN_CHARACTERS} characters: make one with "
+            f"DRIFTLINE_API_TOKEN {wrong}: make one with "
             '`python -c "import secrets; print(secrets.token_urlsafe(32))"`'
         )
+
+
+def _what_is_wrong(token: str) -> str:
+    if len(token) < FEWEST_TOKEN_CHARACTERS:
+        return f"is shorter than {FEWEST_TOKEN_CHARACTERS} characters"
+    if not all("!" <= character <= "~" for character in token):
+        return "has characters that no header carries, such as a space, a line's end or an accented letter"
+    return ""
 
 
 class Access:
@@ -98,7 +106,7 @@ class Access:
     def _refusal(self, path: str, headers: Headers) -> ProblemError | None:
         if self._token is None:
             host = _host_name(headers.get("host", ""))
-            if host in LOOPBACK_NAMES:
+            if is_loopback(host):
                 return None
             return ProblemError(400, "wrong-host", f"this service is not {host!r}", "ask for localhost or 127.0.0.1")
         if path in OPEN_PATHS or path.startswith(OPEN_PREFIX) or self._bears_token(headers):

@@ -7,10 +7,12 @@ import socket
 from collections.abc import Callable
 
 import uvicorn
+from fastapi import FastAPI
 
 from driftline.errors import ConfigurationError
 from driftline.offsets import access
 from driftline.offsets.app import build_app
+from driftline.offsets.connections import MOST_REQUEST_BYTES, HurriedProtocol
 from driftline.params import Settings
 from driftline.store.client import open_store
 
@@ -37,14 +39,21 @@ def serve(settings: Settings, host: str, port: int, on_listening: Callable[[], N
     app = build_app(open_store(settings, patience_s=STORE_PATIENCE_S), token=settings.api_token)
     taken = listen(host, port)
     on_listening()
-    configuration = uvicorn.Config(
+    uvicorn.Server(configuration(app)).run(sockets=[taken])
+
+
+def configuration(app: FastAPI) -> uvicorn.Config:
+    """How the application is served."""
+    return uvicorn.Config(
         app,
+        http=HurriedProtocol,
+        ws="none",
+        h11_max_incomplete_event_size=MOST_REQUEST_BYTES,
         log_level="warning",
         access_log=False,  # `Access` writes a line without query and headers.
         timeout_graceful_shutdown=SHUTDOWN_S,
         server_header=False,
     )
-    uvicorn.Server(configuration).run(sockets=[taken])
 
 
 def listen(host: str, port: int) -> socket.socket:

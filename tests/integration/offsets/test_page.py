@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -245,6 +246,45 @@ def test_text_from_the_store_is_text_and_no_page(opened: Opened):
         expect(page.locator("#cause-why")).to_contain_text("<script>")
         assert page.locator("main img").count() == 0
         assert page.title() == "r: step 2, failed"
+        assert watch.complaints == []
+
+
+def test_names_of_runs_are_text_whatever_they_hold(opened: Opened):
+    """A folder in the bucket may be named by anybody."""
+    store = Store()
+    offset_runs.write_run(store, "r", 2, **SMALL)
+    attack = '<img src=x onerror=alert(1)> späte "Läufe" ☃'
+    RunStore(store, attack).create(offset_runs.description(attack, created=offset_runs.BEGAN - 1))
+    with serving(store) as address:
+        page, watch = opened(address)
+        drawn(page)
+        page.locator("#run").select_option(attack)
+        expect(page.locator("#problem")).to_contain_text("a parameter is impossible", timeout=WAIT_MS)
+        assert page.locator("img").count() == 0
+        page.locator("#run").select_option("r")
+        drawn(page)
+        expect(page.locator("#problem")).to_be_hidden()
+        assert watch.complaints == []
+
+
+def test_however_often_one_chooses_it_asks_no_more_often(opened: Opened):
+    store = Store()
+    offset_runs.write_run(store, "r", 2, **SMALL)
+    offset_runs.write_run(store, "other", 5, created=offset_runs.BEGAN - 1, **SMALL)
+    with serving(store) as address:
+        page, watch = opened(address)
+        drawn(page)
+        for _ in range(15):
+            page.locator("#by").select_option("version")
+            page.locator("#run").select_option("r")
+            page.locator("#run").select_option("other")
+        expect(page.locator("#k3 svg[role=img]")).to_have_attribute("aria-label", re.compile("over 5 steps"))
+        page.wait_for_timeout(2_500)
+        watch.asked.clear()
+        page.wait_for_timeout(5_000)
+        asked = [url for url in watch.asked if url.endswith("/offset")]
+        assert set(asked) == {f"{address}/v1/runs/other/offset"}
+        assert len(asked) <= 3, "once in two seconds"
         assert watch.complaints == []
 
 

@@ -44,6 +44,16 @@ def test_a_token_that_can_be_guessed_is_refused_without_being_told():
     assert "letmein" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "token", [f"{TOKEN}\n", f" {TOKEN}", "a token of enough words", "schlüssel-mit-umlauten", " " * 20]
+)
+def test_a_token_that_no_request_could_bear_is_refused(token: str):
+    """As a file with a line's end leaves it: every request would be refused, and nobody told why."""
+    with pytest.raises(ConfigurationError, match="characters that no header carries") as caught:
+        access.check("127.0.0.1", SecretStr(token))
+    assert token not in str(caught.value)
+
+
 @pytest.mark.parametrize("path", GUARDED)
 @pytest.mark.parametrize(
     "header",
@@ -96,7 +106,7 @@ async def test_without_a_token_another_name_gets_nothing(store: MemoryStore, hos
         assert (answer.status_code, answer.json()["type"]) == (400, "wrong-host")
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8642", "[::1]:8642", "LOCALHOST:1"])
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8642", "[::1]:8642", "LOCALHOST:1", "127.9.9.9"])
 async def test_names_of_the_loopback_are_answered(store: MemoryStore, host: str):
     async with served(store) as client:
         assert (await client.get("/v1/runs", headers={"Host": host})).status_code == 200

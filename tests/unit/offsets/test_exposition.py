@@ -91,6 +91,15 @@ async def test_a_run_that_cannot_be_read_is_counted_and_does_not_hide_the_others
     assert found["driftline_run_step"] == {("r",): 10}
 
 
+@pytest.mark.parametrize("run", ['a"b', "a\\b", "a\nb", 'x"} 1\ndriftline_run_step{run="y', "späte Läufe ☃", "{}"])
+async def test_a_run_of_any_name_is_one_label_and_no_other_line(run: str):
+    store = MemoryStore()
+    offset_runs.write_run(store, run, 3, **SMALL)
+    found = await scraped(store)
+    assert found["driftline_run_step"] == {(run,): 3}
+    assert found["driftline_engine_version"] == {(run, "c0"): 3, (run, "c1"): 3}
+
+
 def test_names_are_what_prometheus_takes_and_none_is_taken_twice():
     names = [prometheus_name(name) for name in metrics.TABLE]
     assert all(re.fullmatch("[a-z][a-z0-9_]*", name) for name in names)

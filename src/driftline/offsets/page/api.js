@@ -39,8 +39,11 @@ export async function ask(path) {
     const problem = await answer.json().catch(() => ({}));
     throw new Problem(answer.status, problem.detail || answer.statusText, problem.remedy || "");
   }
+  const body = await answer.json().catch(() => {
+    throw new Problem(0, "the service's answer broke off", "is it still running?");
+  });
   return {
-    body: await answer.json(),
+    body,
     tag: answer.headers.get("ETag"),
     stale: answer.headers.get("Driftline-Stale") === "true",
   };

@@ -11,10 +11,15 @@ const shown = new Map(); // Part of the page -> entity tag of what it shows.
 let chosen = new URLSearchParams(location.search).get("run") || "";
 let turns = 0;
 let waiting = null;
+let round = 0; // Every change of what is shown begins a new one; answers of an older one are nobody's.
+
+class Overtaken extends Error {}
 
 /** Ask for a part, and draw it if it is not what is shown already. */
 async function part(name, path, draw) {
+  const asked = round;
   const found = await ask(path);
+  if (asked !== round) throw new Overtaken();
   if (found.tag === null || shown.get(name) !== found.tag + path) {
     draw(found.body);
     shown.set(name, found.tag + path);
@@ -78,16 +83,18 @@ function complain(error) {
 
 async function loop() {
   clearTimeout(waiting);
+  const mine = ++round;
   try {
     if (!document.hidden) await refresh();
   } catch (error) {
+    if (mine !== round || error instanceof Overtaken) return;
     if (!(error instanceof Problem)) throw error;
     complain(error);
     say(error.status === 401 ? "locked" : "no answer", error.status !== 401);
     if (error.status === 401) at("content").hidden = true;
     turns = 0;
   } finally {
-    waiting = setTimeout(loop, PERIOD_MS);
+    if (mine === round) waiting = setTimeout(loop, PERIOD_MS);
   }
 }
 
