@@ -27,7 +27,7 @@ class Bound:
     longest_s: float
     """The longest episode alone."""
     requests_s: float
-    """All requests of the trace at once, without tools: what the engine takes for requests this short."""
+    """All requests of the trace, without tools, at best: what the engine takes for requests this short."""
 
     @property
     def seconds(self) -> float:
@@ -40,7 +40,8 @@ async def measure_bound(engine: Engine, resources: EpisodeResources, tasks: Sequ
     tokens = sum(sum(shape["sampled_tokens"]) for task in tasks for shape in task.payload["members"])
     throughput = max([await _round(engine, slots, number) for number in range(ROUNDS)])
     longest_s = max([await _alone(resources, task, member) for task, member in _longest(tasks)])
-    return Bound(throughput, tokens / throughput, longest_s, await _without_tools(resources, tasks, slots))
+    requests_s = min([await _without_tools(resources, tasks, slots) for _ in range(ROUNDS)])
+    return Bound(throughput, tokens / throughput, longest_s, requests_s)
 
 
 async def _round(engine: Engine, slots: int, number: int) -> float:

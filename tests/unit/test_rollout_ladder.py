@@ -135,7 +135,7 @@ def test_the_table_has_ratios_of_medians() -> None:
     assert rows["i"]["against_a0"] is None
     assert rows["i"]["trainer_wait_against_b"] == 0.25
     assert rows["b"]["length_bias"] == -0.01
-    assert table([rows["i"]]).splitlines()[2].startswith("| i | 5 | - | 0.25 | 0.5 | 1.25 | 0.25 |")
+    assert table([rows["i"]]).splitlines()[2].startswith("| i | 5 | - | 0.25 | 0.5 | 1.25 | 2.5 | 0.25 |")
 
 
 def test_arms_differ_in_one_technique_and_all_have_the_same_slots() -> None:
