@@ -89,6 +89,8 @@ class TrajectoryCursor:
         self.seen: dict[int, str] = {}
         """Group -> key of the object that counts."""
         self.duplicates: list[Duplicate] = []
+        self._foreign: set[str] = set()
+        """Keys of what no cell has written."""
         self.damaged: dict[str, str] = {}
         """Key of an object that was set aside -> why."""
 
@@ -123,7 +125,14 @@ class TrajectoryCursor:
     def _new_keys(self, cell: str) -> list[str]:
         position = self._positions[cell]
         listed = self._store.list(f"{self._prefix}{cell}/", after=position.last)
-        return [info.key for info in listed if info.key not in position.ahead]
+        found = [info.key for info in listed if info.key not in position.ahead]
+        self._say_what_is_foreign({key for key in found if not keys.is_trajectories(key)})
+        return [key for key in found if key not in self._foreign]
+
+    def _say_what_is_foreign(self, found: set[str]) -> None:
+        for key in sorted(found - self._foreign):
+            logger.warning("%s is no object of finished groups, and passed over: keep it elsewhere", key)
+        self._foreign |= found
 
     def _read(self, new: Sequence[tuple[str, str]]) -> list[Delivery]:
         if len(new) <= 1:

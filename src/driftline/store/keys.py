@@ -22,6 +22,8 @@ probe/<random>                                       written and deleted by the 
 
 from __future__ import annotations
 
+import re
+
 from driftline.records import PolicyVersion
 
 RUNS = "runs/"
@@ -81,6 +83,11 @@ def trajectories(run: str, cell: str, sequence: int) -> str:
 def sequence(trajectories_key: str) -> int:
     """The number of an object of finished groups, by its key."""
     return int(trajectories_key.rpartition("/")[2].partition(".")[0])
+
+
+def is_trajectories(key: str) -> bool:
+    """Whether a key is that of an object of finished groups, and not of what somebody else has put beside them."""
+    return re.fullmatch(r"\d{8,}\.parquet", key.rpartition("/")[2]) is not None
 
 
 def checkpoint_prefix(run: str, number: int, epoch: int) -> str:

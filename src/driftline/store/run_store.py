@@ -272,7 +272,8 @@ class RunStore:
         prefix = f"{keys.trajectories_prefix(self.run)}{cell}/"
         last = -1
         for info in self.store.list(prefix):
-            last = keys.sequence(info.key)
+            if keys.is_trajectories(info.key):
+                last = keys.sequence(info.key)
         return last + 1
 
     def trajectory_cursor(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from driftline.errors import CorruptObject, ObjectMissing
 from driftline.params import RunParameters
-from driftline.records import FileEntry, Group, Head, StepRecord, WeightsManifest
+from driftline.records import FileEntry, Group, GroupUse, Head, StepRecord, WeightsManifest
 from driftline.store.run_store import RunStore
 from driftline.store.trajectories import decode_groups
 from driftline.training import checkpoints, signing
@@ -106,13 +106,24 @@ def batch_of_record(run_store: RunStore, record: StepRecord, params: RunParamete
     """The batch that a committed step consumed, read again from the trajectories it names.
 
     Its weights are the record's: nothing is admitted anew.
+
+    Raises:
+        ObjectMissing: Trajectories are gone.
+        CorruptObject: They cannot be read, or are not those that the record tells of.
     """
     found: dict[tuple[str, int], Group] = {}
     for key in dict.fromkeys(use.key for use in record.groups):
         body = run_store.store.get(key).body
         found |= {(key, group.number): group for group in decode_groups(body, run=run_store.run, key=key)}
-    groups = [found[use.key, use.group] for use in record.groups]
+    groups = [_found_as_used(found.get((use.key, use.group)), use) for use in record.groups]
     return make_batch(groups, batch_weights(record.groups, groups), record.version_in.number, params)
+
+
+def _found_as_used(group: Group | None, use: GroupUse) -> Group:
+    known = [one.member for one in use.uses]
+    if group is None or (known and known != [member.member for member in group.trajectories]):
+        raise CorruptObject(f"{use.key} does not hold group {use.group} as a step has used it: it was overwritten")
+    return group
 
 
 def weight_digests(group: PolicyTrainer, manifest: WeightsManifest) -> dict[str, str]:

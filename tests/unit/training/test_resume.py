@@ -12,6 +12,7 @@ import torch
 from driftline.errors import LimitExceeded
 from driftline.records import Group, StepRecord
 from driftline.store import keys
+from driftline.store.trajectories import encode_groups
 from driftline.tracking import metrics
 from tests.support.trainer_bench import Bench, eager_cell, stopped_after, sync
 from tests.support.training import FakeGroup, GroupStream, group
@@ -139,6 +140,37 @@ def test_where_a_batch_is_gone_the_published_weights_are_taken_up(damage: Callab
     assert bench.group.acts[:2] == ["train", "replace"], "one step could be run again"
     assert first.metrics[metrics.RESUME_MISMATCH] == 1
     assert first.metrics[metrics.REPLAYED_STEPS] == 1
+
+
+@pytest.mark.parametrize("members", [None, [1, 0]], ids=["another group", "fewer members"])
+def test_where_a_batch_is_another_than_the_step_has_used_so_they_are(members: list[int] | None):
+    """As a backup of another time leaves it: whole, of this run, and wrong."""
+    bench = Bench(every(10), eager_cell)
+    stopped_after(bench, 4)
+    use = bench.run_store.steps()[1].groups[0]
+    instead = group(900, [1, 0, 0, 1]) if members is None else group(use.group, members)
+    bench.store.put(use.key, encode_groups("r", [instead]))
+    first = resumed(bench)
+    assert bench.group.acts[:2] == ["train", "replace"], "one step could be run again"
+    assert first.metrics[metrics.RESUME_MISMATCH] == 1
+
+
+def test_what_somebody_else_puts_beside_trajectories_is_passed_over(caplog: pytest.LogCaptureFixture):
+    def cell(bench: Bench) -> None:
+        bench.store.put(f"{keys.trajectories_prefix('r')}c0/_SUCCESS", b"")
+        bench.store.put(f"{keys.trajectories_prefix('r')}c0/00000000 (copy).parquet", b"x")
+        eager_cell(bench)
+
+    bench = Bench(every(10), cell)
+    stopped_after(bench, 4)
+    resumed(bench)
+    assert bench.run_store.next_sequence("c0") == bench.sequence
+    assert bench.run_store.read_head()[0].set_aside == ()
+    assert [
+        record.getMessage().partition(" is no object")[0]
+        for record in caplog.records
+        if "_SUCCESS" in record.getMessage()
+    ]
 
 
 def spoil(bench: Bench, *groups: Group) -> None:
