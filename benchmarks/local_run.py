@@ -33,9 +33,11 @@ def host_engine(params: EngineParameters, seaweed: Seaweed, folder: Path) -> Non
     pin(params.cpus)
 
 
-async def begin(params: RunParameters, run: str, store: ObjectStore, folder: Path) -> None:
-    """Create a run: make its base policy where the store has none yet, and publish its tasks."""
-    model = await base_model(params, store, folder)
+async def begin(
+    params: RunParameters, run: str, store: ObjectStore, folder: Path, *, model: ModelSource | None = None
+) -> None:
+    """Create a run: make its base policy, if none is given and the store has none yet, and publish its tasks."""
+    model = model or await base_model(params, store, folder)
     chosen = params.environment
     family = resolve(chosen.id)
     proposal = await asyncio.to_thread(draw, family, chosen.train_tasks, chosen.held_out_tasks, params.seed)
