@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
 import sys
@@ -14,8 +15,9 @@ from typing import Literal
 
 import psutil
 
-from driftline.errors import DriftlineError
+from driftline.errors import DriftlineError, SandboxError
 from driftline.params import Settings
+from driftline.sandbox import SandboxProfile, open_sandbox
 from driftline.store.client import open_store, probe_conditional_writes
 from infra import health, ports, processes, stack
 from infra.layout import Layout, read_state
@@ -43,6 +45,7 @@ def examine(layout: Layout, settings: Settings) -> list[Finding]:
         python,
         lambda: lock_in_sync(layout.repository / LOCK, installed_versions()),
         lambda: room(layout),
+        lambda: sandbox(settings),
         lambda: stack_state(layout, settings),
         lambda: store(layout, settings),
     ]
@@ -121,6 +124,29 @@ def room(layout: Layout) -> Iterator[Finding]:
             f"the demonstration wants {MEMORY_GIB} GiB: end other programs",
         )
     )
+
+
+def sandbox(settings: Settings) -> Iterator[Finding]:
+    """Whether a program can be run in the sandbox of this machine's settings."""
+
+    async def run_nothing() -> float:
+        opened = await open_sandbox({}, SandboxProfile(), backend=settings.sandbox)
+        try:
+            return (await opened.run(["/bin/true"])).seconds
+        finally:
+            await opened.close()
+
+    if settings.sandbox == "none":
+        yield Finding(
+            "note", "sandbox", "none: programs of environments run without walls", "unset DRIFTLINE_SANDBOX"
+        )
+        return
+    try:
+        asyncio.run(run_nothing())
+    except SandboxError as error:
+        yield Finding("note", "sandbox", f"environments that run programs cannot: {error}", "see docs/sandbox.md")
+    else:
+        yield Finding("ok", "sandbox", f"{settings.sandbox} runs programs")
 
 
 def stack_state(layout: Layout, settings: Settings) -> Iterator[Finding]:

@@ -1,11 +1,13 @@
 """Create the project's Python environment, from the lock. Needs Python 3.11 and nothing else.
 
-    python3.11 infra/set_up.py [--environment .venv] [--lock requirements/cpu.lock]
+    python3.11 infra/set_up.py [--environment .venv] [--lock requirements/cpu.lock] [--no-programs]
 
     1. an environment (`python -m venv`), and in it the uv that the lock names;
     2. exactly the lock's packages, with uv: by far quicker than pip, which takes over where uv cannot be had; they
        are compiled at once, as every process of a run would otherwise do it for itself where Python may not write;
-    3. the project itself, editable.
+    3. the project itself, editable;
+    4. the system's programs that are missing: bubblewrap for environments that run programs, Chromium for the tests
+       of pages. As root, by apt-get; else it says what to do. Without them their tests fail, nothing else does.
 
 Each step is skipped when its stamp says that it was done for the same lock, so that the second time is instant.
 uv does not read pip's settings, and a machine's package index, find-links and certificates are usually in those:
@@ -16,11 +18,13 @@ from __future__ import annotations
 
 import argparse
 import ast
+import ctypes
 import hashlib
 import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -38,6 +42,13 @@ UV_LISTS = (
 )
 """pip's setting, uv's variable for it, and what separates several values there."""
 
+SYSTEM_PROGRAMS = (
+    ("bubblewrap", ("bwrap",), "the sandbox of environments that run programs"),
+    ("libseccomp2", ("libseccomp.so.2",), "the same sandbox"),
+    ("chromium", ("chromium", "chromium-browser", "google-chrome"), "the tests of pages"),
+)
+"""Debian's package, any of what shows that it is there (programs, or a library), and what needs it."""
+
 
 class SetUpError(Exception):
     """Set-up cannot go on; the message says what to do."""
@@ -48,9 +59,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Create the project's Python environment from the lock.")
     parser.add_argument("--environment", type=Path, default=ROOT / ".venv")
     parser.add_argument("--lock", type=Path, default=ROOT / "requirements" / "cpu.lock")
+    parser.add_argument("--no-programs", action="store_true", help="install no programs of the system")
     options = parser.parse_args(arguments)
     try:
         set_up(options.environment.absolute(), options.lock)
+        if not options.no_programs:
+            install_programs(root=os.geteuid() == 0)
     except SetUpError as error:
         sys.stderr.write(f"set-up failed: {error}\n")
         return 1
@@ -168,6 +182,34 @@ def install_project(environment: Path) -> None:
             str(ROOT),
         ]
     )
+
+
+def install_programs(*, root: bool) -> None:
+    """Install the system's programs that are missing, or say how. Set-up goes on without them."""
+    packages = [package for package, _, _ in missing_programs()]
+    if packages and root and shutil.which("apt-get"):
+        say(f"set-up: apt-get install {' '.join(packages)}")
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages]
+        for command in (["apt-get", "update", "-qq"], install):
+            subprocess.run(command, check=False, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    for package, _, purpose in missing_programs():
+        say(f"set-up: {package} is missing, for {purpose}; tests that need it fail: apt-get install {package}")
+
+
+def missing_programs() -> list[tuple[str, tuple[str, ...], str]]:
+    """Those of `SYSTEM_PROGRAMS` that are not there."""
+    return [wanted for wanted in SYSTEM_PROGRAMS if not any(map(_is_there, wanted[1]))]
+
+
+def _is_there(name: str) -> bool:
+    if ".so" not in name:
+        return shutil.which(name) is not None
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
 
 
 def pip_settings(python: str) -> dict[str, str]:

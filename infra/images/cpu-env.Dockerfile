@@ -4,9 +4,9 @@
 #   docker build -f infra/images/cpu-env.Dockerfile --build-arg PIP_EXTRA_INDEX_URL=<PyTorch's CPU wheel index> .
 FROM python:3.11-slim-bookworm
 
-# bubblewrap: environments that run programs. tini: reaps what flow runs leave.
+# bubblewrap, libseccomp2: environments that run programs (docs/sandbox.md says what the container must allow). tini: reaps what flow runs leave.
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends bubblewrap ca-certificates git make tini \
+    && apt-get install --yes --no-install-recommends bubblewrap ca-certificates git libseccomp2 make tini \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /opt/driftline
@@ -16,7 +16,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY src src
 # The index is an argument, because PyPI's torch is not the CPU build that the lock names.
 ARG PIP_EXTRA_INDEX_URL
-RUN python infra/set_up.py
+RUN python infra/set_up.py --no-programs
 COPY . .
 
 RUN useradd --create-home driftline

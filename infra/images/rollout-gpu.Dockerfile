@@ -4,9 +4,9 @@
 #   docker build -f infra/images/rollout-gpu.Dockerfile .
 FROM python:3.11-slim-bookworm
 
-# g++: Triton compiles its launchers. The CUDA libraries come with the wheels, the driver from the host.
+# bubblewrap, libseccomp2: environments that run programs (docs/sandbox.md). g++: Triton compiles its launchers. The CUDA libraries come with the wheels, the driver from the host.
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends bubblewrap ca-certificates g++ git tini \
+    && apt-get install --yes --no-install-recommends bubblewrap ca-certificates g++ git libseccomp2 tini \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /opt/driftline

@@ -21,6 +21,10 @@ pickled (Prefect stores the exceptions of its tasks). A message says what is wro
     ├── TrackingUnavailable  (ConnectionError)    MLflow does not answer
     ├── EnvironmentFailed    (RuntimeError)       an environment raised, or returned what cannot be used
     ├── ToolMisused          (ValueError)         the policy called a tool wrongly: it is told, nothing else
+    ├── SandboxError         (RuntimeError)       a sandbox for programs that nobody has read
+    │   ├── SandboxUnavailable                    its backend is missing, or may not do what it must
+    │   ├── SandboxFailed                         it is gone, or gives no answer that can be read
+    │   └── SandboxRefused                        a path that is not there, leads through a link, or finds no room
     ├── DeadlineExceeded     (TimeoutError)       a bounded wait ran out
     │   └── NoProgress                            ... for anything at all to progress in a cell that has work
     ├── ProcessFailed        (ChildProcessError)  a supervised process ended badly
@@ -109,6 +113,22 @@ class EnvironmentFailed(DriftlineError, RuntimeError):
 
 class ToolMisused(DriftlineError, ValueError):
     """The policy called a tool wrongly; the message is what it observes."""
+
+
+class SandboxError(DriftlineError, RuntimeError):
+    """Something about a sandbox. Never what the program inside did: that is in its result."""
+
+
+class SandboxUnavailable(SandboxError):
+    """The sandbox's backend is missing, or this machine does not let it do what it must."""
+
+
+class SandboxFailed(SandboxError):
+    """The sandbox is gone, or gives no answer that can be read."""
+
+
+class SandboxRefused(SandboxError):
+    """A file operation was refused: no such file, a path through a link, not a file, no room."""
 
 
 class DeadlineExceeded(DriftlineError, TimeoutError):

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -24,6 +25,10 @@ class Settings(BaseSettings):
     s3_port: int = Field(8333, ge=1, le=65535, description="Port of the local stack's S3 endpoint.")
     mlflow_port: int = Field(5000, ge=1, le=65535, description="Port of the local stack's MLflow page.")
     prefect_port: int = Field(4200, ge=1, le=65535, description="Port of the local stack's Prefect page.")
+    sandbox: Literal["bubblewrap", "container", "none"] = Field(
+        "bubblewrap", description="What environments run programs in; `none` has no walls (docs/sandbox.md)."
+    )
+    sandbox_image: str = Field("python:3.11-slim-bookworm", description="Image of the sandbox `container`.")
     api_token: SecretStr | None = None
     signing_key: SecretStr | None = Field(
         None, min_length=16, description="Key that signs the step records of runs started with it."

@@ -53,6 +53,13 @@ def test_little_disk_is_wrong(layout: Layout, monkeypatch: pytest.MonkeyPatch) -
     assert (disk.verdict, disk.detail) == ("wrong", f"1.0 GiB free at {layout.root}")
 
 
+def test_the_sandbox_is_tried() -> None:
+    (finding,) = doctor.sandbox(settings())
+    assert (finding.verdict, finding.detail) == ("ok", "bubblewrap runs programs")
+    (without,) = doctor.sandbox(settings(sandbox="none"))
+    assert without.verdict == "note"
+
+
 def test_a_port_held_by_another_is_wrong_before_the_start(layout: Layout, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -136,3 +136,44 @@ def test_the_stamp_holds_a_digest_for_each_step(tmp_path: Path, steps: list[str]
     stamp = json.loads((tmp_path / "venv" / set_up.STAMP).read_text())
     assert stamp.keys() == {"packages", "project"}
     assert all(len(value) == 64 for value in stamp.values())
+
+
+APT_GET = """
+import pathlib, sys
+folder = pathlib.Path(__file__).parent
+with (folder / "calls").open("a") as file:
+    file.write(" ".join(sys.argv[1:]) + "\\n")
+if sys.argv[1] == "install" and {works}:
+    (folder / "bwrap").write_text("#!/bin/sh\\n")
+    (folder / "bwrap").chmod(0o755)
+"""
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_programs_that_are_missing_are_installed_by_root_or_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], works: bool
+) -> None:
+    executable(tmp_path / "apt-get", APT_GET.format(works=works))
+    executable(tmp_path / "google-chrome", "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    set_up.install_programs(root=True)
+    assert (tmp_path / "calls").read_text().splitlines() == [
+        "update -qq",
+        "install -y -qq --no-install-recommends bubblewrap",
+    ]
+    told = capsys.readouterr().err
+    assert ("bubblewrap is missing" in told) is not works
+    if works:
+        set_up.install_programs(root=True)
+        assert len((tmp_path / "calls").read_text().splitlines()) == 2, "what is there is not installed again"
+
+
+def test_without_root_set_up_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executable(tmp_path / "apt-get", "raise SystemExit(1)")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    set_up.install_programs(root=False)
+    told = capsys.readouterr().err
+    assert "apt-get install bubblewrap" in told
+    assert "apt-get install chromium" in told
