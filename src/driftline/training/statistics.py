@@ -107,33 +107,17 @@ class StatisticsAccumulator:
             negative_N: Whether it was the sequence mask alone; None where it was not.
             sequence_N: The token's sequence in the batch; None counts all to the first.
         """
-        log_ratio = log_ratio_N.detach().double().cpu()
-        applied = applied_N.detach().double().cpu()
-        terms = token_terms(log_ratio)
-        lag = lag_N.cpu()
+        log_ratio, applied = log_ratio_N.detach().double().cpu(), applied_N.detach().double().cpu()
+        lag, advantage, clipped = lag_N.cpu(), advantage_N.double().cpu(), clipped_N.cpu()
         sequence = torch.zeros_like(lag) if sequence_N is None else sequence_N.cpu()
-        self._table().index_add_(0, sequence * self._lags + lag.clamp(max=self._lags - 1), terms)
-        raw = ratio(log_ratio)
-        taught = advantage_N.cpu() != 0
-        masked = torch.zeros_like(taught) if masked_N is None else masked_N.cpu() & taught
-        negative = torch.zeros_like(taught) if negative_N is None else negative_N.cpu() & masked
+        nothing = torch.zeros_like(clipped)
+        masked = nothing if masked_N is None else masked_N.cpu() & (advantage != 0)
+        negative = nothing if negative_N is None else negative_N.cpu() & masked
+        self._table().index_add_(0, sequence * self._lags + lag.clamp(max=self._lags - 1), token_terms(log_ratio))
         counts = torch.stack([~masked, masked & ~negative, negative], -1).double()
         self._counts().index_add_(0, sequence, counts)
-        scalars = [
-            loss.detach().double().cpu(),
-            entropy_N.double().sum().cpu(),
-            applied.sum(),
-            (applied < raw * (1 - 1e-6)).double().sum(),
-            clipped_N.double().sum().cpu(),
-            advantage_N.double().abs().sum().cpu(),
-            masked.double().sum(),
-            (clipped_N.cpu() & taught & ~masked).double().sum(),
-        ]
-        self.sums[-_SCALARS:] += torch.stack(scalars)
-        bad = sequence[~torch.isfinite(log_ratio)] + 1.0
-        floor = log_ratio[lag == 0].abs()
-        maxima = torch.stack([_max(raw), _max(applied), _max(log_ratio.abs()), _max(floor), _max(bad)])
-        self.maxima = torch.maximum(self.maxima, maxima)
+        self.sums[-_SCALARS:] += _scalars(loss, entropy_N, log_ratio, applied, clipped, advantage, masked)
+        self.maxima = torch.maximum(self.maxima, _maxima(log_ratio, applied, lag, sequence))
 
     @property
     def not_finite(self) -> int | None:
@@ -181,6 +165,37 @@ class StatisticsAccumulator:
     def _counts(self) -> Tensor:
         """Counts of each sequence, `[sequences, _COUNTS]`, as a view."""
         return self.sums[-_SCALARS - self._sequences * _COUNTS : -_SCALARS].view(self._sequences, _COUNTS)
+
+
+def _scalars(
+    loss: Tensor,
+    entropy_N: Tensor,
+    log_ratio_N: Tensor,
+    applied_N: Tensor,
+    clipped_N: Tensor,
+    advantage_N: Tensor,
+    masked_N: Tensor,
+) -> Tensor:
+    """What some tokens add to the sums over all tokens, `[_SCALARS]`, in the order in which `read` has them."""
+    truncated_N = applied_N < ratio(log_ratio_N) * (1 - 1e-6)
+    scalars = [
+        loss.detach().double().cpu(),
+        entropy_N.double().sum().cpu(),
+        applied_N.sum(),
+        truncated_N.double().sum(),
+        clipped_N.double().sum(),
+        advantage_N.abs().sum(),
+        masked_N.double().sum(),
+        (clipped_N & (advantage_N != 0) & ~masked_N).double().sum(),
+    ]
+    return torch.stack(scalars)
+
+
+def _maxima(log_ratio_N: Tensor, applied_N: Tensor, lag_N: Tensor, sequence_N: Tensor) -> Tensor:
+    """The largest of some tokens, `[_MAXIMA]`; the last is 1 + a sequence with a ratio that is no number, or 0."""
+    bad = sequence_N[~torch.isfinite(log_ratio_N)] + 1.0
+    largest = [ratio(log_ratio_N), applied_N, log_ratio_N.abs(), log_ratio_N[lag_N == 0].abs(), bad.double()]
+    return torch.stack([_max(values) for values in largest])
 
 
 def _whole(counts: tuple[float, ...]) -> tuple[int, ...]:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from driftline.offsets.app import PROMETHEUS
 from driftline.offsets.exposition import prometheus_name
 from driftline.offsets.figures import KEPT
+from driftline.offsets.routes import PROMETHEUS
 from driftline.records import encode
 from driftline.store import keys
 from driftline.store.memory import MemoryStore
