@@ -97,14 +97,14 @@ async def divergence(
     """Divergence of the last batches, by lag, environment or the policy version that sampled."""
     found = await service.view(run)
     key = _key(found, "divergence", by, steps)
-    return respond(request, service.body(key, lambda: series.divergence(found.value, by, steps)), found)
+    return respond(request, await service.body(key, lambda: series.divergence(found.value, by, steps)), found)
 
 
 @_get("/v1/runs/{run}/ledger", Ledger, 404, 422, 502)
 async def ledger(request: Request, service: Served, run: RunName) -> Response:
     """What became of every token sampled in the run."""
     found = await service.view(run)
-    return respond(request, service.body(_key(found, "ledger"), lambda: answers.ledger(found.value)), found)
+    return respond(request, await service.body(_key(found, "ledger"), lambda: answers.ledger(found.value)), found)
 
 
 @_get("/v1/runs/{run}/trajectories/{group}/{member}", TrajectoryAnswer, 404, 422, 502)
@@ -124,7 +124,7 @@ async def history(
     """The run's steps as series, in few points."""
     found = await service.view(run)
     key = _key(found, "history", points)
-    return respond(request, service.body(key, lambda: series.history(found.value, points)), found)
+    return respond(request, await service.body(key, lambda: series.history(found.value, points)), found)
 
 
 @_get("/v1/runs/{run}/timeline", Timeline, 404, 422, 502)
@@ -137,7 +137,7 @@ async def timeline(
     """What worked when, in the last seconds that were recorded."""
     found = await service.view(run)
     key = _key(found, "timeline", seconds, found.value.newest_spans)
-    return respond(request, service.body(key, lambda: series.timeline(found.value, seconds, MOST_SPANS)), found)
+    return respond(request, await service.body(key, lambda: series.timeline(found.value, seconds, MOST_SPANS)), found)
 
 
 @router.get("/metrics", response_class=Response, responses=_metrics_responses())

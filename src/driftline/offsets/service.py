@@ -28,6 +28,7 @@ RUN_PERIOD_S = 1.0
 RUNS_PERIOD_S = 3.0
 """Of the list: it changes seldom."""
 THREADS = 24
+ANSWER_THREADS = 4
 MOST_BODIES = 128
 """Encoded answers that are kept."""
 MOST_BODY_BYTES = 32 * 2**20
@@ -77,12 +78,15 @@ class Service:
             monotonic=monotonic,
         )
         self._bodies: OrderedDict[tuple[object, ...], Body] = OrderedDict()
+        self._making: dict[tuple[object, ...], asyncio.Future[Body]] = {}
+        self._answering = ThreadPoolExecutor(ANSWER_THREADS, "answers")
         self._at_the_store = 0
 
     async def close(self) -> None:
         """Stop reading."""
         await asyncio.gather(self._hub.close(), self._runs.close())
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._answering.shutdown(wait=False, cancel_futures=True)
 
     async def runs(self) -> Latest[tuple[RunEntry, ...]]:
         """The newest runs."""
@@ -111,13 +115,29 @@ class Service:
         reader, found = await self._find(run)
         return await self._at_store(lambda: _trajectory(reader, found.value, group, member))
 
-    def body(self, key: tuple[object, ...], make: Callable[[], BaseModel]) -> Body:
-        """An encoded answer, made anew only where nothing of its key is known."""
-        body = self._bodies.pop(key, None) or encoded(make())
+    async def body(self, key: tuple[object, ...], make: Callable[[], BaseModel]) -> Body:
+        """An encoded answer, made anew only where nothing of its key is known.
+
+        It is made in a thread, once however many ask: that of a very long run takes a second.
+        """
+        body = self._bodies.pop(key, None) or await asyncio.shield(self._made(key, make))
         self._bodies[key] = body
         while len(self._bodies) > 1 and self._too_many_bodies():
             self._bodies.popitem(last=False)
         return body
+
+    def _made(self, key: tuple[object, ...], make: Callable[[], BaseModel]) -> asyncio.Future[Body]:
+        making = self._making.get(key)
+        if making is None:
+            loop = asyncio.get_running_loop()
+            making = self._making[key] = loop.run_in_executor(self._answering, lambda: encoded(make()))
+            making.add_done_callback(lambda done: self._is_made(key, done))
+        return making
+
+    def _is_made(self, key: tuple[object, ...], done: asyncio.Future[Body]) -> None:
+        del self._making[key]
+        if not done.cancelled():
+            done.exception()  # Where everybody has gone, it is nobody's.
 
     def _too_many_bodies(self) -> bool:
         held = sum(len(body.content) for body in self._bodies.values())

@@ -197,11 +197,42 @@ async def test_encoded_answers_are_kept_within_bounds(store: FailingStore, monke
     monkeypatch.setattr(service, "MOST_BODY_BYTES", 10_000)
     kept = Service(store)
     for number in (0, 1, 2, 0, 3, 0, 1):
-        kept.body((number,), lambda number=number: answer(number))
+        await kept.body((number,), lambda number=number: answer(number))
     assert made == [0, 1, 2, 3, 1], "three are kept, those asked for last"
-    kept.body((9,), lambda: answer(9, 50_000))
-    kept.body((9,), lambda: answer(9, 50_000))
+    await kept.body((9,), lambda: answer(9, 50_000))
+    await kept.body((9,), lambda: answer(9, 50_000))
     assert made[-2:] == [1, 9], "one alone is kept whatever its size"
+    await kept.close()
+
+
+async def test_an_answer_that_takes_long_holds_up_no_other_and_is_made_once():
+    gate, made = threading.Event(), list[str]()
+
+    def answer(kind: str, wait: bool = False) -> BaseModel:
+        made.append(kind)
+        assert not wait or gate.wait(20)
+        return Problem(type=kind, title="t", status=404, detail="", remedy="", errors=[])
+
+    kept = Service(MemoryStore())
+    slow = [asyncio.create_task(kept.body(("slow",), lambda: answer("slow", wait=True))) for _ in range(3)]
+    slow[0].add_done_callback(lambda _: made.append("done"))
+    quick = await kept.body(("quick",), lambda: answer("quick"))
+    assert b'"quick"' in quick.content
+    slow[1].cancel()
+    gate.set()
+    assert await slow[0] is await slow[2]
+    assert sorted(made) == ["done", "quick", "slow"], "whoever goes away takes nobody's answer along"
+    await kept.close()
+
+
+async def test_an_answer_that_cannot_be_made_is_made_again_by_the_next_who_asks():
+    def fail() -> BaseModel:
+        raise ValueError("no")
+
+    kept = Service(MemoryStore())
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"):
+            await kept.body(("x",), fail)
     await kept.close()
 
 
