@@ -20,6 +20,9 @@ class EnvironmentParameters(Section):
     )
     train_tasks: int = Field(4096, ge=1, description="Training tasks in a task-set version.")
     held_out_tasks: int = Field(256, ge=1, description="Held-out tasks, disjoint from training by content.")
+    follow_task_set: bool = Field(
+        True, description="Take up, between groups, what a refresh makes from the task-set version in use."
+    )
     max_turns: int = Field(20, ge=1, description="Turns after which an episode is truncated.")
     step_deadline_s: float = Field(10.0, gt=0, description="Deadline of one reset or step, in seconds.")
     episode_deadline_s: float = Field(120.0, gt=0, description="Deadline of a whole episode, in seconds.")

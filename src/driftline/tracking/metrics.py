@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from driftline.errors import ConfigurationError
-from driftline.tracking import causes
+from driftline.tracking import causes, pools
 from driftline.tracking.causes import CAUSES as CAUSES
 from driftline.tracking.causes import Cause as Cause
 
@@ -107,6 +107,22 @@ GROUPS_DIVERGED = _row(
     "groups/diverged", "groups", "Groups given up since the previous step because of their divergence."
 )
 MEMBERS_INVALID = _row("groups/invalid_members", "episodes", "Members of the batch left out of the statistics.")
+
+# Where the batch's tasks come from.
+TASK_SET_NUMBER = _row("tasks/version_number", "1", "How many versions of the task set the run has taken up.")
+TASK_SET_SHARE = _row(
+    "tasks/newest_version_share", "share", "Share of the batch's groups that play its newest version."
+)
+TASK_SET_SUCCESS = _row("tasks/success_newest_version", "share", "Success on those groups.")
+TASK_SET_SUCCESS_OLDER = _row("tasks/success_older_versions", "share", "Success on the others.")
+POOL_SUCCESS: Mapping[str, str] = {
+    pool: _row(f"tasks/success_{pool}", "share", f"Success on the batch's groups whose task was {meaning}.")
+    for pool, meaning in pools.MEANING.items()
+}
+POOL_SHARE: Mapping[str, str] = {
+    pool: _row(f"tasks/groups_{pool}", "share", f"Share of the batch's groups that come from the pool `{pool}`.")
+    for pool in POOL_SUCCESS
+}
 
 # What admission made of the batch, and of the groups given up since the previous step.
 ADMISSION_DROPPED_SHARE = _row(

@@ -46,6 +46,7 @@ from driftline.training.scoring import GroupScorer
 from driftline.training.signing import sign
 from driftline.training.steering import Steering, batch_divergence, change_of_cause
 from driftline.training.store_use import StoreUse
+from driftline.training.task_sets import TaskSetFollower
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +104,7 @@ class TrainingLoop:
             diagnose=self._diagnose_unused,
         )
         self._steering = Steering(self._records, params)
+        self._task_sets = TaskSetFollower(run_store.store, params, self._records, lease.head)
         self._watch = StepWatch(
             self._records,
             params.model_dump(mode="json"),
@@ -247,6 +249,7 @@ class TrainingLoop:
         )
         frontier, ledger = self._intake.book.advance(), self._intake.book.ledger()
         values |= ledger_metrics(ledger) | self._store_use.take(ready.read_s, ledger) | self._intake.admission(uses)
+        values |= self._task_sets.metrics(uses, head)
         values[metrics.DAMAGED_OBJECTS] = float(len(head.set_aside))
         self._check_ledger(ledger, step)
         divergence = batch_divergence(in_batch(uses, ready.groups), outcome.statistics, version.number)
@@ -318,6 +321,7 @@ class TrainingLoop:
                 spent=head.spent + len(record.groups),
                 given_up=(),
                 lead_groups=lead_groups,
+                task_sets=self._task_sets.next(head),
             )
         )
         self._intake.committed()
