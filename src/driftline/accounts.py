@@ -34,7 +34,7 @@ class CellAccount:
     in_flight: int
     """Sampled for episodes that go on, or whose groups are not written yet."""
     probe: int
-    """Sampled for scores and probes."""
+    """Sampled for scores, and for probe groups that measure tasks."""
     cancelled: Mapping[str, int]
     """Reason -> tokens thrown away in the cell."""
     store_requests: int = 0

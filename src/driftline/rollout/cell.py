@@ -30,6 +30,7 @@ from driftline.rollout.guard import EnvironmentGuard
 from driftline.rollout.meters import BusyMeter, WaitingMeter
 from driftline.rollout.place import place_of
 from driftline.rollout.pool import EnvironmentPool
+from driftline.rollout.prober import Prober
 from driftline.rollout.tally import TokenTally
 from driftline.rollout.telemetry import Counters, Telemetry
 from driftline.rollout.watchdog import Watchdog
@@ -94,15 +95,28 @@ async def collect(
     pool = EnvironmentPool.of(parameters, family, guard)
     resources = EpisodeResources(family, engine, renderer, EpisodeLimits.of(parameters), guard, busy, pool=pool)
     tasks = TaskSource(run_store.store, parameters.environment.task_set, parameters.seed, threads)
+    place = place_of(cell, parameters.rollout.cells)
+    prober = Prober(
+        run_store.store,
+        run_store.run,
+        place,
+        resources,
+        threads,
+        episodes=parameters.rollout.probe_episodes,
+        lease_s=parameters.rollout.lease_s + parameters.environment.episode_deadline_s,
+        on_begin=tally.begin,
+        on_end=tally.probe,
+    )
     collector = Collector(
         run_store=run_store,
-        place=place_of(cell, parameters.rollout.cells),
+        place=place,
         parameters=parameters,
         resources=resources,
         tasks=tasks,
         telemetry=telemetry,
         tally=tally,
         threads=threads,
+        prober=prober if parameters.rollout.probe_episodes else None,
     )
     telemetry.pool_figures = lambda: pool.figures
     watchdog = Watchdog(

@@ -9,6 +9,7 @@
 | episodes (as many as there are slots) | open groups | trajectories | engine, environment | their deadlines |
 | writer (one PUT at a time) | finished groups | objects | a finished group | the last member of a group |
 | keeper | open groups | leases, reports | its period | - |
+| prober | a refresh's requests, slots of its own | results of probe groups | its period | engine, environment |
 
 Nothing queues without bound: groups are claimed only below the admission limit, and started only below that of the
 HEAD whose version the engine has acknowledged. What to claim, start and cancel is decided in `scheduler`. The first
@@ -36,6 +37,7 @@ from driftline.rollout.groups import OpenGroup, TaskSource
 from driftline.rollout.keeper import Keeper
 from driftline.rollout.place import CellPlace
 from driftline.rollout.planner import Planner
+from driftline.rollout.prober import Prober
 from driftline.rollout.tally import CELL_ENDED, CLAIM_LOST, TokenTally
 from driftline.rollout.telemetry import Telemetry
 from driftline.rollout.writer import GroupWriter
@@ -64,6 +66,7 @@ class Collector:
         telemetry: Telemetry,
         tally: TokenTally,
         threads: StoreThreads,
+        prober: Prober | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run_store = run_store
@@ -77,10 +80,9 @@ class Collector:
         self._tally = tally
         self._threads = threads
         self._monotonic = monotonic
+        self._prober = prober
         self._planner = Planner(
-            parameters.scheduling.order,
-            groups_per_step=self._rollout.groups_per_step,
-            monotonic=monotonic,
+            parameters.scheduling.order, groups_per_step=self._rollout.groups_per_step, monotonic=monotonic
         )
         telemetry.prediction_error = self._planner.error
         self._ledger = scheduler.GroupLedger()
@@ -150,6 +152,7 @@ class Collector:
             )
             writing = asyncio.create_task(writer.write(), name="writer")
             services = [
+                *([asyncio.create_task(self._prober.work(), name="prober")] if self._prober else []),
                 asyncio.create_task(self._follower.follow(), name="follower"),
                 asyncio.create_task(self._dispatch(), name="dispatcher"),
                 asyncio.create_task(self._slots.adapt(self._wake.set), name="slots"),

@@ -122,7 +122,7 @@ async def evaluate(found: Surroundings, engine: Engine, sink: Sink, numbers: Seq
         context.enter_context(guard.installed())
         await context.enter_async_context(pool)
         for version in versions:
-            await _take_up(engine, run_store, version)
+            await take_up(engine, run_store, version)
             began = time.monotonic()
             played = await evaluate_version(
                 resources,
@@ -139,7 +139,7 @@ async def evaluate(found: Surroundings, engine: Engine, sink: Sink, numbers: Seq
     return results
 
 
-async def _take_up(engine: Engine, run_store: RunStore, version: PolicyVersion) -> None:
+async def take_up(engine: Engine, run_store: RunStore, version: PolicyVersion) -> None:
     """Have the engine hold a version, which must not be collected meanwhile."""
     reader = f"evaluation-{version.number}-{uuid.uuid4().hex[:8]}"
     with ExitStack() as reading:
@@ -166,7 +166,8 @@ def _tell(result: EvaluationResult, sink: Sink) -> None:
 
 
 @asynccontextmanager
-async def _running(engine: Engine) -> AsyncGenerator[Engine, None]:
+async def running(engine: Engine) -> AsyncGenerator[Engine, None]:
+    """An engine that has started, and is closed in the end."""
     try:
         await engine.start()
         yield engine
@@ -180,7 +181,7 @@ async def run_evaluation(run: str, numbers: Sequence[int]) -> None:
     pin(found.parameters.engine.cpus)
     sink = open_sink(settings().mlflow_uri, found.description.mlflow_run)
     try:
-        async with _running(make_engine(found.parameters.engine, found.model_dir, run)) as engine:
+        async with running(make_engine(found.parameters.engine, found.model_dir, run)) as engine:
             emit({"event": "ready", "run": run})
             results = await evaluate(found, engine, sink, numbers)
     finally:

@@ -1,7 +1,8 @@
 """Where the tokens are that a cell's engine has sampled, by the cell's own count.
 
     engine ─▶ episode ─▶ member of an open group ─▶ queue of the writer ─▶ object in the store
-       └─────────┴──────────────────┴─▶ thrown away: the claim was lost, or the cell ends
+       └─────────┼──────────────────┴─▶ thrown away: the claim was lost, or the cell ends
+                 └─▶ probe group: measured, not kept
 
 Everything here happens in the thread of the event loop, so that an account is a consistent cut: no token moves while
 it is taken.
@@ -52,6 +53,7 @@ class TokenTally:
         self._finished: Counter[tuple[int, int]] = Counter()
         self._thrown_away: Counter[str] = Counter()
         self._delivered = 0
+        self._probed = 0
         self._sequence = 0
         self._ticks = 0
 
@@ -72,6 +74,11 @@ class TokenTally:
         """An episode that was begun has ended, and its trajectory is of no use."""
         self._playing.remove(episode)
         self._thrown_away[reason] += episode.sampled_tokens
+
+    def probe(self, episode: Episode) -> None:
+        """An episode of a probe group has ended, in whatever way: nothing trains on it."""
+        self._playing.remove(episode)
+        self._probed += episode.sampled_tokens
 
     def drop(self, group: int, attempt: int, reason: str) -> None:
         """A group will not be completed: its finished trajectories are of no use."""
@@ -98,7 +105,7 @@ class TokenTally:
             generated=status.generated_tokens,
             delivered=self._delivered + going,
             in_flight=status.in_flight_tokens + in_episodes + self._finished.total() - going,
-            probe=status.scored_tokens,
+            probe=status.scored_tokens + self._probed,
             cancelled=dict(sorted(thrown_away.items())),
             store_requests=self._requests(),
             claim_wait_s=self._claim_wait_s(),

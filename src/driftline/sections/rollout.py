@@ -62,6 +62,11 @@ class RolloutParameters(Section):
         description="Further members that a group may play, each in place of one whose environment failed or timed "
         "out; a valid member is never replaced.",
     )
+    probe_episodes: int = Field(
+        16,
+        ge=0,
+        description="Most concurrent episodes of a cell that measure tasks for a refresh, never trained; 0 is none.",
+    )
     lease_s: float = Field(20.0, gt=1, description="Seconds (of the store's clock) that a claim holds.")
 
 

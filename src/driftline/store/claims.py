@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Container
 from dataclasses import replace
+from functools import partial
 
 from driftline.errors import CorruptObject, ObjectMissing, PreconditionFailed
 from driftline.records import Claim, decode, encode
@@ -45,17 +46,20 @@ class StoreClock:
 class ClaimBook:
     """The claims of one run, as one process takes and holds them. Thread-safe."""
 
-    def __init__(self, store: ObjectStore, run: str, finished: Container[int]) -> None:
+    def __init__(
+        self, store: ObjectStore, run: str, finished: Container[int], *, key: Callable[[int], str] | None = None
+    ) -> None:
         """Begin without any claim.
 
         Args:
             store: Where the claims are.
             run: The run.
             finished: The groups that need not be played any more. Asked only before a group is taken over.
+            key: Group number -> key of its claim; by default that of the run's groups.
         """
         self._store = store
-        self._run = run
         self._finished = finished
+        self._key_of: Callable[[int], str] = key or partial(keys.claim, run)
         self._clock = StoreClock()
         self._etags: dict[tuple[int, int, str], str] = {}
         self._lock = threading.Lock()
@@ -142,7 +146,7 @@ class ClaimBook:
             self._etags.pop(_identity(claim), None)
 
     def _key(self, claim: Claim) -> str:
-        return keys.claim(self._run, claim.group)
+        return self._key_of(claim.group)
 
 
 def _identity(claim: Claim) -> tuple[int, int, str]:

@@ -12,10 +12,15 @@ runs/<run>/offsets/<cell>.json                       OffsetReport
 runs/<run>/timeline/<process>/<seq>.json             list of Span
 runs/<run>/evaluation/<version>.json                 EvaluationResult
 runs/<run>/resumptions/<n>.json                      claim of the n-th resumption   conditional put
+runs/<run>/probes/OPEN                               the probe groups to be played now   put, swapped
+runs/<run>/probes/<request>/request.json             ProbeRequest                 created once
+runs/<run>/probes/<request>/claims/<n>.json          Claim                        conditional put
+runs/<run>/probes/<request>/results/<n>.json         ProbeResult                  created once
 runs/<run>/pins/<reader>.json                        Pin                          put, deleted by its reader
 runs/<run>/model/...                                 the final policy, a model directory
 models/<digest>/...                                  base models, by content; manifest.json (ModelSource) last
 tasksets/<name>/<version>/{manifest.json,tasks.parquet}, tasksets/<name>/HEAD
+tasksets/<name>/refreshes/<id>.json                  plan of a refresh            created once
 cache/<kind>/<digest>.json                           results of cached tasks
 probe/<random>                                       written and deleted by the check at start
 """
@@ -145,6 +150,36 @@ def pin(run: str, reader: str) -> str:
     return f"{pins_prefix(run)}{reader}.json"
 
 
+def probes_open(run: str) -> str:
+    """Key of what says which probe groups are to be played now."""
+    return f"{run_prefix(run)}probes/OPEN"
+
+
+def probe_request(run: str, request: str) -> str:
+    """Key of a request for probe groups."""
+    return f"{run_prefix(run)}probes/{request}/request.json"
+
+
+def probe_claim(run: str, request: str, number: int) -> str:
+    """Key of the claim of a probe group."""
+    return f"{run_prefix(run)}probes/{request}/claims/{number:06d}.json"
+
+
+def probe_results_prefix(run: str, request: str) -> str:
+    """Prefix of the results of a request."""
+    return f"{run_prefix(run)}probes/{request}/results/"
+
+
+def probe_result(run: str, request: str, number: int) -> str:
+    """Key of the result of a probe group."""
+    return f"{probe_results_prefix(run, request)}{number:06d}.json"
+
+
+def probe_number(result_key: str) -> int:
+    """The number of a probe group, by the key of its result."""
+    return int(result_key.rpartition("/")[2].partition(".")[0])
+
+
 def final_model_prefix(run: str) -> str:
     """Prefix of the final policy's model directory."""
     return f"{run_prefix(run)}model/"
@@ -163,6 +198,11 @@ def task_set_prefix(name: str, version: str) -> str:
 def task_set_head(name: str) -> str:
     """Key of the head of a task set."""
     return f"tasksets/{name}/HEAD"
+
+
+def refresh_plan(name: str, refresh: str) -> str:
+    """Key of the plan of a refresh."""
+    return f"tasksets/{name}/refreshes/{refresh}.json"
 
 
 def cached(kind: str, digest: str) -> str:

@@ -286,7 +286,7 @@ _TERM_MEANING = {
     "failed": "of episodes that failed for reasons of infrastructure, or of groups with too few others",
     "zero_variance": "of groups whose rewards were all equal",
     "surplus": "of second attempts at a group",
-    "probe": "of scores and probes",
+    "probe": "of scores, and of probe groups that measure tasks",
     "ready": "delivered, and not used yet",
     "in_flight": "of episodes and groups that are not delivered yet",
     "lost": "known to have been sampled, after a killed engine's last heartbeat or in an object that cannot be read",
