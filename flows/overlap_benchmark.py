@@ -50,7 +50,7 @@ async def overlap_benchmark(
     synchronous, overlapped = benchmark.variants(params, steps=steps, cpus=benchmark.two_processors())
     wanted = params.environment
     task_sets = await environment_refresh(
-        wanted.id, wanted.task_set, wanted.train_tasks, wanted.held_out_tasks, params.seed
+        wanted.id, wanted.task_set, wanted.train_tasks, wanted.held_out_tasks, params.seed, first=True
     )
     measured: list[benchmark.Pair] = []
     for number in range(pairs):

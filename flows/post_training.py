@@ -51,6 +51,7 @@ async def begin(run: str, params: RunParameters) -> RunDescription:
         train_tasks=wanted.train_tasks,
         held_out_tasks=wanted.held_out_tasks,
         seed=params.seed,
+        first=True,
     )
     model = await base_policy(params)
     mlflow_run = await open_mlflow_run(run, params, runs.tags(task_sets.version))

@@ -24,6 +24,8 @@ EVALUATION = "evaluation/local"
 DEPLOYMENTS = (ROLLOUT, TRAINING, EVALUATION)
 CELL_MODULE = "driftline.rollout.cell"
 TRAINER_MODULE = "driftline.training.entry"
+MEASURING = "measuring/local"
+MEASURING_MODULE = "driftline.rollout.measure"
 EVALUATION_MODULE = "driftline.rollout.evaluate"
 PROGRESS_PATIENCE_S = 2.0
 """How long the display of a run's progress waits for the store: its children are not watched meanwhile."""
@@ -74,6 +76,17 @@ async def evaluate_on_pool(run: str, params: RunParameters, versions: list[int])
     arguments = {"run": run, "versions": versions}
     again = params.limits.flow_run_restarts
     wanted = [Plan(EVALUATION, arguments, f"evaluation-of-{run}", leads=True, restarts=again)]
+    async with PrefectFlowRuns() as flow_runs:
+        await end_left_over(flow_runs, wanted)
+        await run_together(flow_runs, wanted)
+
+
+async def measure_on_pool(run: str, request: str) -> None:
+    """Have a bounded rollout on the rollout pool play a request for probe groups, and wait for it."""
+    _, params = await runs.describe(run)
+    arguments = {"run": run, "request": request}
+    again = params.limits.flow_run_restarts
+    wanted = [Plan(MEASURING, arguments, f"measuring-{request}", leads=True, restarts=again)]
     async with PrefectFlowRuns() as flow_runs:
         await end_left_over(flow_runs, wanted)
         await run_together(flow_runs, wanted)
@@ -165,6 +178,21 @@ async def run_evaluation(run: str, versions: list[int]) -> None:
 
     await while_parent_lives(
         run_again(start, name="the evaluation", limit=params.limits.cell_restarts, limit_field="limits.cell_restarts")
+    )
+
+
+async def run_measuring(run: str, request: str) -> None:
+    """Play a request for probe groups with a run's newest policy, in a process of its own."""
+    _, params = await runs.describe(run)
+
+    async def start() -> None:
+        await run_module(
+            MEASURING_MODULE, "--run", run, "--request", request,
+            env=rollout_environment(params), cpus=params.engine.cpus,
+        )  # fmt: skip
+
+    await while_parent_lives(
+        run_again(start, name="the measuring", limit=params.limits.cell_restarts, limit_field="limits.cell_restarts")
     )
 
 

@@ -1,4 +1,8 @@
-"""Publishing a task set: propose tasks, validate them by playing, publish what is left."""
+"""Publishing task sets, as Prefect tasks: a run's first version, and the stages of a refresh.
+
+A refresh's stages keep what they have made in the store (`tasks.refresh_stages.cached`) and find there what the ones
+before them have made: between Prefect tasks travel the plan and counts alone, and nothing of them is pickled.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +11,39 @@ import hashlib
 from dataclasses import dataclass
 
 from prefect import task
+from prefect.artifacts import acreate_markdown_artifact
+from prefect.cache_policies import NO_CACHE
 
 from driftline.environment import Task, TaskFamily, resolve
 from driftline.errors import ConfigurationError, EnvironmentFailed
+from driftline.params import settings
+from driftline.refresh.proposing import Window
 from driftline.store import tasksets
+from driftline.store.probes import ProbeRequest
 from driftline.store.protocol import ObjectStore
-from tasks.episodes import play
+from driftline.tracking import datasets
+from tasks import measuring
+from tasks import refresh_stages as stages
+from tasks.artifacts import key
 from tasks.logs import run_logger
+from tasks.refresh_plan import RefreshParameters, RefreshPlan, pinned_plan
+from tasks.refresh_stages import HELD_OUT_SEED, Published
 from tasks.retries import OUTAGE_DELAYS_S, may_pass
 from tasks.stores import shared_store
+from tasks.validation import validate as play
 
-HELD_OUT_SEED = 20_000_003
-"""Held-out tasks do not depend on a run's seed: success is comparable over seeds, and over nights."""
 VALIDATED_TASKS = 64
-"""Training tasks that are played by the oracle before a set is published; of the held-out tasks, all are."""
+"""Training tasks of a run's first version that are played before it is published; of the held-out tasks, all are."""
 STEP_DEADLINE_S = 10.0
-MAX_ORACLE_TURNS = 1000
+
+PATIENT = {
+    "retries": len(OUTAGE_DELAYS_S),
+    "retry_delay_seconds": OUTAGE_DELAYS_S,
+    "retry_condition_fn": may_pass,
+    "cache_policy": NO_CACHE,
+    "persist_result": False,
+}
+"""What all stages have in common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +65,11 @@ class Proposal:
     seed: int
 
 
-@task(
-    name="publish-task-set",
-    task_run_name="publish {task_set}",
-    timeout_seconds=1800,
-    retries=len(OUTAGE_DELAYS_S),
-    retry_delay_seconds=OUTAGE_DELAYS_S,
-    retry_condition_fn=may_pass,
-)
+@task(name="publish-task-set", task_run_name="publish {task_set}", timeout_seconds=1800, **PATIENT)
 async def publish_task_set(
     environment: str, task_set: str, train_tasks: int, held_out_tasks: int, seed: int
 ) -> TaskSetVersions:
-    """Propose tasks, validate them, publish a version. The same arguments publish the same version.
+    """Propose tasks, validate them, publish a run's first version. The same arguments publish the same version.
 
     Raises:
         ConfigurationError: There is no such environment, or it has too few tasks.
@@ -80,11 +94,17 @@ def publish(store: ObjectStore, name: str, proposal: Proposal) -> TaskSetVersion
 
 
 async def validate(family: TaskFamily, proposal: Proposal) -> int:
-    """Play the held-out tasks and a sample of the others with the oracle; returns how many were played."""
+    """Play the held-out tasks and a sample of the others in all ways; returns how many were played.
+
+    Raises:
+        EnvironmentFailed: One of them is refused.
+    """
     stride = max(1, len(proposal.train) // VALIDATED_TASKS)
     played = [*proposal.held_out, *proposal.train[::stride]]
-    for one in played:
-        await solve(family, one)
+    found = await play(family, played, deadline_s=STEP_DEADLINE_S)
+    if found.refused:
+        first = found.refused[0]
+        raise EnvironmentFailed(f"environment {family.id}, task {first.task_id} {first.status}: {first.reason}")
     return len(played)
 
 
@@ -107,11 +127,90 @@ def training_seed(environment: str, seed: int) -> int:
     return int.from_bytes(hashlib.sha256(f"train:{environment}:{seed}".encode()).digest()[:6], "big")
 
 
-async def solve(family: TaskFamily, one: Task) -> None:
-    """Play a task with its oracle; one without an oracle is only reset."""
-    actions = family.oracle(one)
-    success = await play(family, one, actions or (), max_turns=MAX_ORACLE_TURNS, deadline_s=STEP_DEADLINE_S)
-    if actions is not None and not success:
-        raise EnvironmentFailed(
-            f"{family.id} does not accept its oracle's solution of task {one.id}: mend one of them"
-        )
+@task(name="plan-refresh", task_run_name="plan the refresh of {task_set}", timeout_seconds=600, **PATIENT)
+async def plan_refresh(
+    environment: str,
+    task_set: str,
+    train_tasks: int,
+    held_out_tasks: int,
+    seed: int,
+    options: RefreshParameters,
+    run: str | None,
+) -> RefreshPlan:
+    """Pin what the refresh sets out from: parent, run, solve rates, levels; or find what was pinned before."""
+    family = resolve(environment)
+    _ = options.rules
+    plan = await asyncio.to_thread(
+        pinned_plan,
+        shared_store(),
+        family,
+        task_set,
+        seed=seed,
+        size=train_tasks,
+        held_out_tasks=held_out_tasks,
+        options=options,
+        run=run,
+    )
+    run_logger().info("refresh %s: from version %s, with the policy of run %s", plan.id, plan.parent, plan.run)
+    return plan
+
+
+@task(name="propose-and-validate", task_run_name="window {window.seed}", timeout_seconds=3600, **PATIENT)
+async def propose_and_validate(environment: str, window: Window, step_deadline_s: float) -> int:
+    """Generate a window of tasks, and play each in all ways; returns how many are accepted."""
+    family = resolve(environment)
+    found = await stages.propose_and_validate(shared_store(), family, window, step_deadline_s=step_deadline_s)
+    return len(found.tasks)
+
+
+@task(name="drop-duplicates", task_run_name="compare for {plan.task_set}", timeout_seconds=3600, **PATIENT)
+async def drop_duplicates(plan: RefreshPlan) -> int:
+    """Judge the environment, and drop proposals that are copies, of held-out tasks above all; returns what is left.
+
+    Raises:
+        EnvironmentFailed: The environment is quarantined.
+    """
+    found = await stages.candidates_of(shared_store(), resolve(plan.environment), plan)
+    run_logger().info("%d candidates, %d copies dropped", len(found.tasks), len(found.dropped))
+    return len(found.tasks)
+
+
+@task(name="measure", task_run_name="measure for {plan.task_set}", timeout_seconds=7200, **PATIENT)
+async def measure(plan: RefreshPlan) -> int:
+    """Learn how often the current policy solves the candidates; returns how many tasks are measured."""
+    store, family = shared_store(), resolve(plan.environment)
+    candidates = await stages.candidates_of(store, family, plan)
+    found = await measuring.measure(store, plan, candidates, _play_on_pool)
+    run_logger().info("%d tasks measured (%s), %d tokens", len(found.rates), found.by, found.tokens)
+    return len(found.rates)
+
+
+@task(name="publish-version", task_run_name="publish {plan.task_set}", timeout_seconds=1800, **PATIENT)
+async def publish_version(plan: RefreshPlan) -> Published:
+    """Curate the version and make it the newest: the only stage that others see anything of."""
+    store, family = shared_store(), resolve(plan.environment)
+    candidates = await stages.candidates_of(store, family, plan)
+    measured = await measuring.measure(store, plan, candidates, _play_on_pool)
+    windows = await stages.proposed_of(store, family, plan)
+    found = await stages.publish(store, family, plan, windows, candidates, measured)
+    run_logger().info("published %s %s", found.name, found.version)
+    return found
+
+
+@task(name="report-refresh", task_run_name="report on {published.name}", timeout_seconds=600, **PATIENT)
+async def report(plan: RefreshPlan, published: Published) -> None:
+    """Show what came, what went and why in Prefect; register the version in MLflow as a dataset."""
+    await acreate_markdown_artifact(
+        published.report, key=key("refresh", plan.task_set), description=f"{published.name} {published.version}"
+    )
+    uri = settings().mlflow_uri
+    if uri is not None:
+        manifest = await asyncio.to_thread(tasksets.manifest, shared_store(), published.name, published.version)
+        await asyncio.to_thread(datasets.log_task_set, uri, manifest, settings().bucket, published.report)
+
+
+async def _play_on_pool(request: ProbeRequest) -> None:
+    """Have a bounded rollout on the rollout pool play a request."""
+    from tasks.overlap import measure_on_pool
+
+    await measure_on_pool(request.run, request.id)

@@ -75,7 +75,7 @@ async def start(client: PrefectClient, name: str, **given: Any) -> Any:
 async def test_all_deployments_are_made_without_a_path_of_this_machine(client: PrefectClient):
     await deploy(client)
     found = await ours(client)
-    assert len(found) == 8
+    assert len(found) == 9
     for deployment in found:
         assert deployment.pull_steps == [
             {"prefect.deployments.steps.set_working_directory": {"directory": "{{ $DRIFTLINE_HOME }}"}}

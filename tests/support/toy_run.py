@@ -198,9 +198,10 @@ class ToyTrainer:
 def plain_use(group: Group) -> GroupUse:
     """A group as a step uses it that makes nothing of it."""
     first = group.trajectories[0]
+    solved = sum(bool(member.success) for member in group.trajectories if member.valid)
     return GroupUse(
         group.number, group.key, first.attempt, group.task_id, group.task_set, 1.0, len(group.trajectories),
-        group.valid_members, 0.0, 0.0, 0.0, 0.0, 0, 0,
+        group.valid_members, 0.0, 0.0, solved / max(1, group.valid_members), 0.0, 0, 0,
     )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _reports_outages(call: Callable[P, R]) -> Callable[P, R]:
+def reports_outages(call: Callable[P, R]) -> Callable[P, R]:
     """Turn MLflow's errors into ours: refused requests are the caller's mistake, the rest are outages."""
 
     @wraps(call)
@@ -53,7 +53,7 @@ def _reports_outages(call: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
-@_reports_outages
+@reports_outages
 def start_run(
     mlflow_uri: str, experiment: str, run: str, *, parameters: Mapping[str, Any], tags: Mapping[str, str]
 ) -> str:
@@ -74,21 +74,21 @@ def start_run(
         TrackingUnavailable: MLflow does not answer.
     """
     client = connect(mlflow_uri)
-    experiment_id = _experiment(client, experiment)
-    found = client.search_runs([experiment_id], f"tags.`{RUN_TAG}` = '{run}'", max_results=1)
+    within = experiment_id(client, experiment)
+    found = client.search_runs([within], f"tags.`{RUN_TAG}` = '{run}'", max_results=1)
     if found:
         run_id = found[0].info.run_id
         client.update_run(run_id, status="RUNNING")
         for key, value in tags.items():
             client.set_tag(run_id, key, value)
         return run_id
-    run_id = client.create_run(experiment_id, tags={**tags, RUN_TAG: run}, run_name=run).info.run_id
+    run_id = client.create_run(within, tags={**tags, RUN_TAG: run}, run_name=run).info.run_id
     _log_parameters(client, run_id, parameters)
     client.log_dict(run_id, dict(parameters), PARAMETERS_FILE)
     return run_id
 
 
-@_reports_outages
+@reports_outages
 def check_server(mlflow_uri: str) -> None:
     """See that MLflow answers.
 
@@ -98,13 +98,13 @@ def check_server(mlflow_uri: str) -> None:
     connect(mlflow_uri).search_experiments(max_results=1)
 
 
-@_reports_outages
+@reports_outages
 def end_run(mlflow_uri: str, run_id: str, state: RunState) -> None:
     """Set the MLflow run's final status. Called by the owner of the run alone."""
     connect(mlflow_uri).set_terminated(run_id, status=STATUS[state])
 
 
-@_reports_outages
+@reports_outages
 def log_artifacts(mlflow_uri: str, run_id: str, files: Mapping[str, bytes | str]) -> None:
     """Store files with the MLflow run, by path; existing ones are replaced."""
     client = connect(mlflow_uri)
@@ -116,7 +116,7 @@ def log_artifacts(mlflow_uri: str, run_id: str, files: Mapping[str, bytes | str]
         client.log_artifacts(run_id, folder)
 
 
-@_reports_outages
+@reports_outages
 def register_policy(
     mlflow_uri: str, name: str, *, source: str, run_id: str, description: str, tags: Mapping[str, str]
 ) -> int:
@@ -148,13 +148,13 @@ def register_policy(
     return int(made.version)
 
 
-@_reports_outages
+@reports_outages
 def run_page(mlflow_uri: str, run_id: str) -> str | None:
     """The address of the run's page, or None where MLflow is no server."""
     if not mlflow_uri.startswith(("http://", "https://")):
         return None
-    experiment_id = connect(mlflow_uri).get_run(run_id).info.experiment_id
-    return f"{mlflow_uri.rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}"
+    within = connect(mlflow_uri).get_run(run_id).info.experiment_id
+    return f"{mlflow_uri.rstrip('/')}/#/experiments/{within}/runs/{run_id}"
 
 
 def flatten(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -166,7 +166,12 @@ def flatten(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
             yield f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value)
 
 
-def _experiment(client: Any, name: str) -> str:
+def experiment_id(client: Any, name: str) -> str:
+    """The id of an experiment, which is made if there is none.
+
+    Raises:
+        ConfigurationError: It was deleted in MLflow.
+    """
     from mlflow.exceptions import MlflowException
 
     found = client.get_experiment_by_name(name)

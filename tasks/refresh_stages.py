@@ -1,0 +1,347 @@
+"""The stages of a refresh as they are carried out: each reads what the one before has left, and leaves its own.
+
+    plan ─▶ window, window, ... ─▶ distinct ─▶ measured ─▶ version
+
+What a stage has made is kept in the store under the hash of what it was made from (`cache/refresh-<stage>/`), as
+JSON: a refresh that is taken up again, on whatever machine, finds it there. Only the last stage publishes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TypeVar
+
+from driftline import __version__
+from driftline.environment import Task, TaskFamily
+from driftline.errors import ConfigurationError, CorruptObject, EnvironmentFailed, ObjectMissing
+from driftline.records import FORMAT, decode, encode
+from driftline.refresh import curating, duplicates, proposing, reporting
+from driftline.refresh.curating import Curated
+from driftline.refresh.duplicates import Duplicate
+from driftline.refresh.proposing import Window
+from driftline.refresh.reporting import Refreshed
+from driftline.refresh.solving import SolveRate
+from driftline.refresh.validating import NOTHING_VALIDATED, Validation
+from driftline.store import keys, tasksets
+from driftline.store.protocol import ObjectStore
+from driftline.store.tasksets import TaskNote, TaskSet
+from tasks.refresh_plan import RefreshPlan, level_of
+from tasks.validation import validate
+
+logger = logging.getLogger(__name__)
+
+STAGE_FORMAT = 1
+"""Raised when a stage makes something else from the same inputs, so that nothing older is taken from the cache."""
+HELD_OUT_SEED = 20_000_003
+"""Held-out tasks do not depend on a run's seed: success is comparable over seeds, and over nights."""
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """The tasks of one window, and what their validation came to."""
+
+    tasks: tuple[Task, ...]
+    """Accepted ones."""
+    levels: Mapping[str, int]
+    """Task id -> level, where it is known."""
+    validation: Validation
+    proposed: int
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What is left of all windows after the comparison."""
+
+    tasks: tuple[Task, ...]
+    levels: Mapping[str, int]
+    dropped: tuple[Duplicate, ...]
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Solve rates of candidates and of the parent's tasks."""
+
+    rates: Mapping[str, SolveRate]
+    tokens: int
+    """Sampled for it alone."""
+    by: str
+    """In words."""
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A version, and the report of how it came about."""
+
+    name: str
+    version: str
+    held_out_version: str
+    report: str
+    statistics: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+async def cached(
+    store: ObjectStore, stage: str, inputs: object, kind: type[ResultT], make: Callable[[], Awaitable[ResultT]]
+) -> ResultT:
+    """What a stage makes of its inputs: from the cache, or made and kept there."""
+    digest = hashlib.sha256(encode((STAGE_FORMAT, stage, inputs))).hexdigest()
+    key = keys.cached(f"refresh-{stage}", digest)
+    try:
+        found = await asyncio.to_thread(store.get, key)
+        return decode(kind, found.body, key=key)
+    except ObjectMissing:
+        logger.debug("%s is not in the cache", key)
+    except CorruptObject as error:
+        logger.warning("%s; it is made again", error)
+    made = await make()
+    await asyncio.to_thread(store.put, key, encode(made))
+    return made
+
+
+def windows_of(family: TaskFamily, plan: RefreshPlan) -> list[Window]:
+    """The windows of a plan."""
+    options = plan.options
+    return proposing.windows(family.id, plan.seed, options.proposals, size=options.window, levels=plan.levels)
+
+
+async def propose_and_validate(
+    store: ObjectStore, family: TaskFamily, window: Window, *, step_deadline_s: float
+) -> Proposed:
+    """Generate a window's tasks and play each in all ways."""
+
+    async def make() -> Proposed:
+        tasks = await asyncio.to_thread(proposing.propose, family, window)
+        return await _validated(family, tasks, window.level, step_deadline_s)
+
+    return await cached(store, "window", (asdict(window), step_deadline_s, __version__), Proposed, make)
+
+
+async def proposed_of(store: ObjectStore, family: TaskFamily, plan: RefreshPlan) -> list[Proposed]:
+    """What all windows of a plan came to."""
+    deadline_s = plan.options.step_deadline_s
+    return [
+        await propose_and_validate(store, family, window, step_deadline_s=deadline_s)
+        for window in windows_of(family, plan)
+    ]
+
+
+async def candidates_of(store: ObjectStore, family: TaskFamily, plan: RefreshPlan) -> Candidates:
+    """What is left of all windows of a plan after the comparison; raises what `drop_duplicates` raises."""
+    return await drop_duplicates(store, family, plan, await proposed_of(store, family, plan))
+
+
+async def held_out_tasks(store: ObjectStore, family: TaskFamily, plan: RefreshPlan) -> tuple[Task, ...]:
+    """The held-out tasks: those that are published, or the first ones, which the oracle has to solve."""
+    name = tasksets.held_out_name(plan.task_set)
+    if plan.held_out_version is not None:
+        return tuple(await asyncio.to_thread(tasksets.load, store, name, plan.held_out_version))
+    window = Window(family.id, HELD_OUT_SEED, plan.held_out_tasks)
+    found = await propose_and_validate(store, family, window, step_deadline_s=plan.options.step_deadline_s)
+    if found.validation.refused:
+        raise EnvironmentFailed(_refusal(family, found.validation))
+    return found.tasks
+
+
+async def drop_duplicates(
+    store: ObjectStore, family: TaskFamily, plan: RefreshPlan, windows: Sequence[Proposed]
+) -> Candidates:
+    """Judge the environment by all windows, and compare their tasks with what is held out, and what there was.
+
+    Raises:
+        EnvironmentFailed: Too many attempts failed, or too many tasks are flaky, or none is left.
+    """
+    validation, proposed = validation_of(windows), sum(window.proposed for window in windows)
+    check_health(family, plan, validation, proposed)
+    held_out = await held_out_tasks(store, family, plan)
+    tasks = [task for window in windows for task in window.tasks]
+
+    async def make() -> Candidates:
+        earlier = await asyncio.to_thread(_earlier, store, plan)
+        found = await asyncio.to_thread(
+            duplicates.distinct, tasks, held_out=held_out, earlier=earlier, limit=plan.options.near_duplicate
+        )
+        levels = {one: level for window in windows for one, level in window.levels.items()}
+        kept = {task.id for task in found.kept}
+        return Candidates(found.kept, {one: level for one, level in levels.items() if one in kept}, found.dropped)
+
+    inputs = (
+        plan.task_set,
+        plan.parent,
+        TaskSet(tuple(held_out)).version,
+        [task.id for task in tasks],
+        plan.options.near_duplicate,
+        plan.options.earlier_versions,
+    )
+    return await cached(store, "distinct", inputs, Candidates, make)
+
+
+def check_health(family: TaskFamily, plan: RefreshPlan, validation: Validation, proposed: int) -> None:
+    """See that an environment may be trained on at all.
+
+    Raises:
+        EnvironmentFailed: It is quarantined: nothing of it is published. Says which rate is beyond which limit.
+    """
+    options, attempts = plan.options, max(1, validation.attempts)
+    for name, share, limit in (
+        ("most_failures", validation.failures / attempts, options.most_failures),
+        ("most_timeouts", validation.timeouts / attempts, options.most_timeouts),
+        ("most_flaky", validation.flaky / max(1, proposed), options.most_flaky),
+    ):
+        if share > limit:
+            raise EnvironmentFailed(
+                f"{family.id} is quarantined: {name} is {limit:g}, found {share:.3f}; {_refusal(family, validation)}"
+            )
+    if not validation.accepted:
+        raise EnvironmentFailed(_refusal(family, validation))
+
+
+def to_measure(plan: RefreshPlan, candidates: Candidates) -> list[Task]:
+    """The candidates that probe groups play: as many as may be, levels in turn, so that each is known a little."""
+    by_level: dict[int, list[Task]] = {}
+    for task in candidates.tasks:
+        by_level.setdefault(candidates.levels.get(task.id, -1), []).append(task)
+    queues = [by_level[level] for level in sorted(by_level)]
+    longest = max((len(queue) for queue in queues), default=0)
+    in_turn = [queue[at] for at in range(longest) for queue in queues if at < len(queue)]
+    return in_turn[: plan.options.probe_tasks]
+
+
+async def publish(
+    store: ObjectStore, family: TaskFamily, plan: RefreshPlan, windows: Sequence[Proposed], candidates: Candidates,
+    measured: Measured,
+) -> Published:  # fmt: skip
+    """Curate a version and make it the newest. Repeating it changes nothing.
+
+    Raises:
+        ConfigurationError: No task is worth training on.
+    """
+    parent = await asyncio.to_thread(tasksets.load_set, store, plan.task_set, plan.parent) if plan.parent else None
+    before = parent.tasks if parent is not None else ()
+    rates = _with_notes(parent, measured.rates)
+    curated = curating.curate(
+        before, candidates.tasks, rates, size=plan.size, rules=plan.options.rules, seed=plan.seed
+    )
+    if not curated.pools:
+        raise ConfigurationError(
+            f"every task of {plan.task_set!r} is always solved, or was never solved: propose harder or easier ones "
+            "(proposals, another environment), or widen target_low and target_high"
+        )
+    held_out = await held_out_tasks(store, family, plan)
+    levels = _levels(family, parent, candidates)
+    refreshed = Refreshed(
+        name=plan.task_set,
+        version="",
+        parent=plan.parent,
+        proposed=sum(window.proposed for window in windows),
+        validation=validation_of(windows),
+        dropped=candidates.dropped,
+        rates=rates,
+        parent_tasks=[task.id for task in before],
+        curated=curated,
+        measured_by=measured.by,
+        measuring_tokens=measured.tokens,
+        levels={one: levels[one] for one in curated.pools if one in levels},
+        parent_levels={task.id: levels[task.id] for task in before if task.id in levels},
+    )
+    statistics = reporting.stage_statistics(refreshed)
+    tasks = [task for task in [*before, *candidates.tasks] if task.id in curated.pools]
+    version = await asyncio.to_thread(
+        tasksets.publish,
+        store,
+        plan.task_set,
+        tasks,
+        held_out=held_out if plan.held_out_version is None else None,
+        notes=_notes(curated, levels, rates),
+        weights=curated.weights,
+        parent=plan.parent,
+        lineage=lineage_of(plan, windows_of(family, plan)),
+        statistics=statistics,
+    )
+    page = reporting.markdown(replace(refreshed, version=version))
+    return Published(plan.task_set, version, TaskSet(tuple(held_out)).version, page, statistics)
+
+
+def validation_of(windows: Sequence[Proposed]) -> Validation:
+    """What the validation of all windows came to."""
+    found = NOTHING_VALIDATED
+    for window in windows:
+        found = found + window.validation
+    return found
+
+
+def lineage_of(plan: RefreshPlan, windows: Sequence[Window]) -> dict[str, str]:
+    """Where the new tasks of a version come from."""
+    seeds = [
+        f"{window.seed}x{window.count}" + ("" if window.level is None else f"@{window.level}") for window in windows
+    ]
+    return {
+        "generator": plan.environment,
+        "seed": str(plan.seed),
+        "refresh": plan.id,
+        "code_version": __version__,
+        "windows": " ".join(seeds),
+        **({"run": plan.run, "policy_version": str(plan.policy_version)} if plan.run is not None else {}),
+    }
+
+
+async def _validated(
+    family: TaskFamily, tasks: Sequence[Task], level: int | None, step_deadline_s: float
+) -> Proposed:
+    found = await validate(family, tasks, deadline_s=step_deadline_s)
+    accepted = {*found.accepted}
+    kept = tuple(task for task in tasks if task.id in accepted)
+    known = {task.id: level if level is not None else level_of(family, task) for task in kept}
+    return Proposed(kept, {one: found for one, found in known.items() if found is not None}, found, len(tasks))
+
+
+def _earlier(store: ObjectStore, plan: RefreshPlan) -> list[Task]:
+    """The tasks of the parent and of the versions before it, each once, the newest first."""
+    if plan.parent is None:
+        return []
+    versions = [plan.parent]
+    for version in tasksets.ancestors(store, plan.task_set, plan.parent):
+        if len(versions) > plan.options.earlier_versions:
+            break
+        versions.append(version)
+    found: dict[str, Task] = {}
+    for version in versions:
+        try:
+            found |= {task.id: task for task in tasksets.load(store, plan.task_set, version) if task.id not in found}
+        except ObjectMissing:
+            continue
+    return [*found.values()]
+
+
+def _with_notes(parent: TaskSet | None, rates: Mapping[str, SolveRate]) -> dict[str, SolveRate]:
+    """Solve rates, with what an earlier refresh knew of tasks that have not been played since."""
+    notes = parent.notes if parent is not None else {}
+    earlier = {one: SolveRate(note.attempts, note.solved) for one, note in notes.items() if note.attempts}
+    return dict(sorted((earlier | {one: rate for one, rate in rates.items() if rate.attempts}).items()))
+
+
+def _levels(family: TaskFamily, parent: TaskSet | None, candidates: Candidates) -> dict[str, int]:
+    before = parent.tasks if parent is not None else ()
+    known = {task.id: level for task in before if (level := level_of(family, task, parent)) is not None}
+    return known | dict(candidates.levels)
+
+
+def _notes(curated: Curated, levels: Mapping[str, int], rates: Mapping[str, SolveRate]) -> dict[str, TaskNote]:
+    return {
+        one: TaskNote(pool, levels.get(one), rate.attempts, rate.solved)
+        for one, pool in curated.pools.items()
+        for rate in (rates.get(one, SolveRate()),)
+    }
+
+
+def _refusal(family: TaskFamily, validation: Validation) -> str:
+    first = validation.refused[0] if validation.refused else None
+    found = f"task {first.task_id} {first.status}: {first.reason}" if first is not None else "it has no tasks"
+    return f"environment {family.id}, {found}; {len(validation.refused)} tasks are refused: mend them or their oracle"

@@ -1,0 +1,263 @@
+"""A refresh from its plan to its version, and taken up again wherever it was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from driftline.environment import TaskFamily
+from driftline.errors import ConfigurationError, EnvironmentFailed
+from driftline.refresh.solving import SolveRate
+from driftline.store import keys, tasksets
+from driftline.store.memory import MemoryStore
+from driftline.store.probes import ProbeBook, ProbeRequest, ProbeResult
+from environments.pointer_chase import PointerChase
+from tasks import measuring, refresh_stages, validation
+from tasks.refresh_plan import RefreshParameters, RefreshPlan, pinned_plan
+from tasks.refresh_stages import Published
+from tests.support.toy_run import RUN, Cell, ToyTrainer, create_run, run_all, toy_parameters
+from tests.unit.tasks.test_validation import OddFamily
+
+FAMILY = PointerChase()
+NAME = "pointer-chase"
+
+
+def options(**given: Any) -> RefreshParameters:
+    return RefreshParameters.model_validate(
+        {"proposals": 48, "window": 16, "probe_tasks": 24, "probe_members": 4} | given
+    )
+
+
+def plan_of(store: MemoryStore, seed: int = 3, size: int = 40, run: str | None = None, **given: Any) -> RefreshPlan:
+    return pinned_plan(store, FAMILY, NAME, seed=seed, size=size, held_out_tasks=8, options=options(**given), run=run)
+
+
+async def never(request: ProbeRequest) -> None:
+    raise AssertionError("there is no run to play with")
+
+
+def by_length(store: MemoryStore) -> measuring.PlayRequest:
+    """A policy that always solves chains of one file, half the time those of two, and no others."""
+
+    async def play(request: ProbeRequest) -> None:
+        book = ProbeBook(store, request.run)
+        tasks = {task.id: task for task in tasksets.load(store, request.task_set, request.version)}
+        for number, task_id in enumerate(request.task_ids):
+            solved = {0: 4, 1: 2}.get(FAMILY.level_of(tasks[task_id]), 0)
+            book.finish(ProbeResult(request.id, number, task_id, 4, solved, 0, 40, 3))
+
+    return play
+
+
+async def carry_out(store: MemoryStore, plan: RefreshPlan, play: measuring.PlayRequest = never) -> Published:
+    candidates = await refresh_stages.candidates_of(store, FAMILY, plan)
+    measured = await measuring.measure(store, plan, candidates, play)
+    windows = await refresh_stages.proposed_of(store, FAMILY, plan)
+    return await refresh_stages.publish(store, FAMILY, plan, windows, candidates, measured)
+
+
+async def test_the_first_version_of_a_task_set_is_unmeasured_and_has_held_out_tasks():
+    store = MemoryStore()
+    found = await carry_out(store, plan_of(store))
+    made = tasksets.load_set(store, NAME, found.version)
+    assert len(made.tasks) == 40
+    assert {note.pool for note in made.notes.values()} == {"unmeasured"}
+    assert made.weights == {"unmeasured": 1.0}
+    assert len(tasksets.load(store, f"{NAME}-held-out", found.held_out_version)) == 8
+    manifest = tasksets.manifest(store, NAME, found.version)
+    assert manifest.parent is None
+    assert manifest.lineage["generator"] == FAMILY.id
+    assert manifest.statistics["validate/accepted"] == 48
+
+
+async def finished_run(store: MemoryStore, tasks: int = 32) -> None:
+    params = toy_parameters()
+    run_store = create_run(store, params, tasks=tasks)
+    await run_all(ToyTrainer(run_store, params, steps=4), Cell(run_store, params))
+
+
+async def test_a_refresh_measures_with_the_policy_of_a_finished_run_and_curates():
+    store = MemoryStore()
+    await finished_run(store)
+    parent = tasksets.head(store, NAME).version
+    plan = plan_of(store)
+    assert (plan.run, plan.policy_version, plan.parent) == (RUN, 4, parent)
+    found = await carry_out(store, plan, by_length(store))
+    made, manifest = tasksets.load_set(store, NAME, found.version), tasksets.manifest(store, NAME, found.version)
+    levels = {pool: {FAMILY.level_of(made.tasks[at]) for at in made.members[pool]} for pool in made.members}
+    assert levels["useful"] == {1}
+    assert 0 not in {FAMILY.level_of(t) for t in made.tasks if made.notes[t.id].attempts}
+    assert manifest.parent == parent
+    assert (manifest.lineage["run"], manifest.lineage["policy_version"]) == (RUN, "4")
+    assert manifest.statistics["measure/tokens"] == 24 * 40
+    assert "solved 2 of 4" in found.report
+    assert "always solved" in found.report
+    held_out = {t.id for t in tasksets.load(store, f"{NAME}-held-out", found.held_out_version)}
+    assert held_out.isdisjoint(t.id for t in made.tasks)
+
+
+async def test_the_same_refresh_gives_the_same_version_whatever_has_happened_since():
+    store = MemoryStore()
+    await finished_run(store)
+    first = await carry_out(store, plan_of(store), by_length(store))
+    head = tasksets.head(store, NAME)
+    again = await carry_out(store, plan_of(store), never)
+    assert again == first
+    assert tasksets.head(store, NAME) == head
+    other = await carry_out(store, plan_of(store, seed=4), by_length(store))
+    assert tasksets.manifest(store, NAME, other.version).parent == first.version
+
+
+async def test_what_was_retired_is_not_proposed_again():
+    store = MemoryStore()
+    await finished_run(store)
+    plan = plan_of(store)
+    await carry_out(store, plan, by_length(store))
+    candidates = await refresh_stages.candidates_of(store, FAMILY, plan)
+    same_windows = await refresh_stages.proposed_of(store, FAMILY, plan)
+    later = plan_of(store, seed=9)
+    found = await refresh_stages.drop_duplicates(store, FAMILY, later, same_windows)
+    kept = {task.id for task in tasksets.load(store, NAME, later.parent or "")}
+    assert {task.id for task in found.tasks}.isdisjoint(kept)
+    assert {one.where for one in found.dropped} == {"earlier"}
+    assert len(candidates.tasks) > len(found.tasks)
+
+
+class Killed(BaseException):
+    pass
+
+
+@dataclass
+class Mortal(MemoryStore):
+    """A store whose caller dies at the n-th write."""
+
+    dies_at: int = 10**9
+    writes: list[str] = field(default_factory=list[str])
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def _count(self, key: str) -> None:
+        if len(self.writes) >= self.dies_at:
+            raise Killed(key)
+        self.writes.append(key)
+
+    def put(self, key: str, body: bytes) -> Any:
+        self._count(key)
+        return super().put(key, body)
+
+    def create(self, key: str, body: bytes) -> Any:
+        self._count(key)
+        return super().create(key, body)
+
+    def swap(self, key: str, body: bytes, etag: str) -> Any:
+        self._count(key)
+        return super().swap(key, body, etag)
+
+
+async def whole(store: MemoryStore) -> str:
+    return (await carry_out(store, plan_of(store), by_length(store))).version
+
+
+async def test_killed_at_any_write_it_publishes_nothing_half_and_goes_on_where_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    calm = Mortal()
+    await finished_run(calm)
+    before, parent = len(calm.writes), tasksets.head(calm, NAME).version
+    expected = await whole(calm)
+    writes = calm.writes[before:]
+    assert writes[0].endswith(".json")
+    assert "refreshes" in writes[0]
+    windows = sum("refresh-window" in key for key in writes)
+    played = Counter[str]()
+    validate = validation.validate
+
+    async def counted(family: TaskFamily, tasks: Any, **given: Any) -> Any:
+        played.update(task.id for task in tasks)
+        return await validate(family, tasks, **given)
+
+    monkeypatch.setattr(refresh_stages, "validate", counted)
+    for write in range(len(writes)):
+        played.clear()
+        store = Mortal()
+        await finished_run(store)
+        store.dies_at = len(store.writes) + write
+        with pytest.raises((Killed, BaseExceptionGroup)):
+            await whole(store)
+        assert tasksets.head(store, NAME).version == parent, "nothing is published before the last write"
+        store.dies_at = 10**9
+        assert await whole(store) == expected
+        assert tasksets.head(store, NAME).version == expected
+        assert sum(played.values()) <= 48 + 16, f"killed at {writes[write]}: windows were validated again"
+        assert len([key for key in store.writes if "refresh-window" in key]) == windows
+
+
+async def test_a_damaged_cache_is_made_again():
+    store = MemoryStore()
+    plan = plan_of(store)
+    first = await carry_out(store, plan)
+    for info in list(store.list("cache/")):
+        store.put(info.key, b"{}")
+    assert (await carry_out(store, plan)).version == first.version
+
+
+async def test_solve_rates_of_a_run_choose_the_levels_that_are_proposed():
+    store = MemoryStore()
+    await finished_run(store)
+    plan = plan_of(store)
+    assert plan.levels is not None
+    assert sum(plan.levels.values()) == 48
+    assert all(rate.share == 1.0 for rate in plan.rates.values())
+    assert len(plan.rates) >= 8
+    assert SolveRate(4, 4) in plan.rates.values()
+
+
+async def test_a_broken_environment_is_quarantined_and_nothing_is_published():
+    store = MemoryStore()
+
+    @dataclass
+    class Failing(OddFamily):
+        def generate(self, seed: int, count: int) -> list[Any]:
+            return [FAMILY.generate(seed, count)[n] for n in range(count)]
+
+    family: Any = Failing("hangs")
+    given = options(proposals=2, step_deadline_s=0.05)
+    plan = pinned_plan(store, family, NAME, seed=1, size=4, held_out_tasks=2, options=given)
+    with pytest.raises(EnvironmentFailed, match=r"odd/v1 is quarantined: most_failures is 0.1, found 1.000"):
+        await refresh_stages.candidates_of(store, family, plan)
+    assert list(store.list("tasksets/pointer-chase/HEAD")) == []
+
+
+async def test_impossible_options_are_refused():
+    with pytest.raises(ConfigurationError, match="below target_high"):
+        _ = options(target_low=0.9).rules
+    with pytest.raises(ConfigurationError, match="no pool 'easy'"):
+        _ = options(weights={"easy": 1.0}).rules
+
+
+async def test_a_run_under_way_has_its_cells_measure(monkeypatch: pytest.MonkeyPatch):
+    from driftline.rollout import prober
+
+    monkeypatch.setattr(prober, "POLL_S", 0.02)
+    monkeypatch.setattr(measuring, "POLL_S", 0.05)
+    store = MemoryStore()
+    params = toy_parameters(rollout={"probe_episodes": 8})
+    run_store = create_run(store, params)
+    trainer = ToyTrainer(run_store, params, steps=200, train_s=0.02)
+    training = asyncio.gather(trainer.run(), Cell(run_store, params).run())
+    while run_store.read_head()[0].step < 2:  # noqa: ASYNC110 (the store has no event)
+        await asyncio.sleep(0.01)
+    plan = plan_of(store, probe_tasks=10, probe_members=3)
+    found = await carry_out(store, plan, never)
+    assert tasksets.manifest(store, NAME, found.version).statistics["measure/tasks"] >= 10
+    assert "10 of 10 probe groups" in found.report
+    trainer.steps = 0
+    await training
+    opened = json.loads(store.get(keys.probes_open(RUN)).body)
+    assert opened["request"] == ""
