@@ -20,7 +20,7 @@ from driftline.store.run_store import RunStore
 from driftline.tracking.sink import NullSink
 from driftline.training.base_model import BaseModelSpec, find
 from driftline.training.environment_variables import training_environment
-from tasks.refresh import draw, publish
+from tasks.refresh import Proposal, draw, publish
 from tasks.runs import create, first_head
 from tests.support.seaweed import Seaweed
 
@@ -34,13 +34,20 @@ def host_engine(params: EngineParameters, seaweed: Seaweed, folder: Path) -> Non
 
 
 async def begin(
-    params: RunParameters, run: str, store: ObjectStore, folder: Path, *, model: ModelSource | None = None
+    params: RunParameters,
+    run: str,
+    store: ObjectStore,
+    folder: Path,
+    *,
+    model: ModelSource | None = None,
+    proposal: Proposal | None = None,
 ) -> None:
-    """Create a run: make its base policy, if none is given and the store has none yet, and publish its tasks."""
+    """Create a run, over a base policy and tasks that are made or drawn where none are given."""
     model = model or await base_model(params, store, folder)
     chosen = params.environment
     family = resolve(chosen.id)
-    proposal = await asyncio.to_thread(draw, family, chosen.train_tasks, chosen.held_out_tasks, params.seed)
+    if proposal is None:
+        proposal = await asyncio.to_thread(draw, family, chosen.train_tasks, chosen.held_out_tasks, params.seed)
     versions = await asyncio.to_thread(publish, store, chosen.task_set, proposal)
     description = await create(run, params, model, versions, None)
     RunStore(store, run).create_head(first_head(description, params.overlap.lead_groups))

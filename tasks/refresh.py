@@ -28,6 +28,7 @@ from tasks.artifacts import key
 from tasks.logs import run_logger
 from tasks.refresh_plan import RefreshParameters, RefreshPlan, pinned_plan
 from tasks.refresh_stages import HELD_OUT_SEED, Published
+from tasks.refreshing import carry_out
 from tasks.retries import OUTAGE_DELAYS_S, may_pass
 from tasks.stores import shared_store
 from tasks.validation import validate as play
@@ -189,10 +190,7 @@ async def measure(plan: RefreshPlan) -> int:
 async def publish_version(plan: RefreshPlan) -> Published:
     """Curate the version and make it the newest: the only stage that others see anything of."""
     store, family = shared_store(), resolve(plan.environment)
-    candidates = await stages.candidates_of(store, family, plan)
-    measured = await measuring.measure(store, plan, candidates, _play_on_pool)
-    windows = await stages.proposed_of(store, family, plan)
-    found = await stages.publish(store, family, plan, windows, candidates, measured)
+    found = await carry_out(store, family, plan, _play_on_pool)
     run_logger().info("published %s %s", found.name, found.version)
     return found
 

@@ -67,7 +67,11 @@ class RefreshParameters(BaseModel):
         if unknown:
             raise ConfigurationError(f"weights: there is no pool {sorted(unknown)[0]!r}: {', '.join(curating.POOLS)}")
         return CurationRules(
-            self.target_low, self.target_high, self.fewest_attempts, self.never_solved_share, self.weights
+            low=self.target_low,
+            high=self.target_high,
+            fewest_attempts=self.fewest_attempts,
+            never_solved_share=self.never_solved_share,
+            weights=self.weights,
         )
 
 

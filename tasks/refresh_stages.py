@@ -19,7 +19,7 @@ from driftline import __version__
 from driftline.environment import Task, TaskFamily
 from driftline.errors import ConfigurationError, CorruptObject, EnvironmentFailed, ObjectMissing
 from driftline.records import FORMAT, decode, encode
-from driftline.refresh import curating, duplicates, proposing, reporting
+from driftline.refresh import curating, duplicates, proposing, reporting, solving
 from driftline.refresh.curating import Curated
 from driftline.refresh.duplicates import Duplicate
 from driftline.refresh.proposing import Window
@@ -226,8 +226,16 @@ async def publish(
     parent = await asyncio.to_thread(tasksets.load_set, store, plan.task_set, plan.parent) if plan.parent else None
     before = parent.tasks if parent is not None else ()
     rates = _with_notes(parent, measured.rates)
+    levels = _levels(family, parent, candidates)
+    of_level = solving.by_level(measured.rates, levels)
     curated = curating.curate(
-        before, candidates.tasks, rates, size=plan.size, rules=plan.options.rules, seed=plan.seed
+        before,
+        candidates.tasks,
+        rates,
+        size=plan.size,
+        rules=plan.options.rules,
+        seed=plan.seed,
+        expected={one: of_level[level] for one, level in levels.items() if level in of_level},
     )
     if not curated.pools:
         raise ConfigurationError(
@@ -235,7 +243,6 @@ async def publish(
             "(proposals, another environment), or widen target_low and target_high"
         )
     held_out = await held_out_tasks(store, family, plan)
-    levels = _levels(family, parent, candidates)
     refreshed = Refreshed(
         name=plan.task_set,
         version="",

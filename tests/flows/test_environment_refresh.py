@@ -53,6 +53,7 @@ async def test_a_refresh_publishes_reports_and_registers(mlflow: MlflowClient):
     experiment = mlflow.get_experiment_by_name(EXPERIMENT)
     assert experiment is not None
     [run] = mlflow.search_runs([experiment.experiment_id])
+    assert run.inputs is not None
     [dataset] = run.inputs.dataset_inputs
     assert (dataset.dataset.name, dataset.dataset.digest) == (NAME, found.version)
     assert manifest.file.key in dataset.dataset.source

@@ -72,6 +72,7 @@ def test_the_deployments_have_the_names_that_users_and_flows_call():
         "post-training/smollm2",
         "post-training/gpu",
         "environment-refresh/nightly",
+        overlap.MEASURING,
         "overlap-benchmark/local",
         *overlap.DEPLOYMENTS,
     }

@@ -5,8 +5,9 @@
                                         unmeasured
 
 A group teaches something only where its members' rewards differ, so most groups are drawn from the useful pool. What
-is always solved is retired. Of what is never solved a share is kept: the policy gets better. What was not measured is
-a pool of its own, so that a new task is tried soon and the useful ones are not crowded out.
+is always solved is retired. Of what is never solved a share is kept: the policy gets better. A task that was not
+measured is expected to be as difficult as its level; where that is not known either, it is in a pool of its own, so
+that it is tried soon and the useful ones are not crowded out.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ WEIGHTS: Mapping[str, float] = {"useful": 0.7, "unmeasured": 0.2, "too_hard": 0.
 """Share of the groups drawn from each pool, unless told otherwise."""
 
 ALWAYS_SOLVED = "always solved"
-NEVER_SOLVED = "never solved, beyond the share that is kept"
+NEVER_SOLVED = "never solved, or not expected to be, beyond the share that is kept"
 NO_ROOM = "no room: others are more useful"
 
 
@@ -40,7 +41,9 @@ class CurationRules:
     high: float = 0.8
     """Useful are solve rates in [low, high]."""
     fewest_attempts: int = 4
-    """Of fewer, nothing is known."""
+    """Of fewer, nothing is known of a task."""
+    fewest_of_level: int = 32
+    """Of fewer, nothing is known of a level."""
     never_solved_share: float = 0.1
     """Most of a version, as a share of its size, that may be tasks which were never solved."""
     weights: Mapping[str, float] = field(default_factory=lambda: dict(WEIGHTS))
@@ -78,6 +81,15 @@ def pool_of(rate: SolveRate | None, rules: CurationRules) -> Pool | None:
     return "useful" if rate.share <= rules.high else "too_easy"
 
 
+def expected_pool(level: SolveRate | None, rules: CurationRules) -> Pool:
+    """The pool of a task that was not measured, by the solve rate of its level. Nothing is retired on expectation."""
+    if level is None or level.attempts < rules.fewest_of_level:
+        return "unmeasured"
+    if level.share < rules.low:
+        return "too_hard"
+    return "useful" if level.share <= rules.high else "too_easy"
+
+
 def curate(
     parent: Sequence[Task],
     proposed: Sequence[Task],
@@ -86,6 +98,7 @@ def curate(
     size: int,
     rules: CurationRules,
     seed: int,
+    expected: Mapping[str, SolveRate] | None = None,
 ) -> Curated:
     """Choose the tasks of a version.
 
@@ -96,15 +109,17 @@ def curate(
         size: Most tasks of the version.
         rules: The target band.
         seed: Decides which of several tasks that are alike stay.
+        expected: Task id -> solve rate of its level, where that is known.
 
     Returns:
         It; without tasks if all are always solved.
     """
     assert size > 0
     before = {task.id for task in parent}
-    candidates: dict[str, Pool | None] = {
-        task.id: pool_of(rates.get(task.id), rules) for task in [*parent, *proposed]
-    }
+    levels, candidates = expected or {}, dict[str, Pool | None]()
+    for task in [*parent, *proposed]:
+        pool = pool_of(rates.get(task.id), rules)
+        candidates[task.id] = expected_pool(levels.get(task.id), rules) if pool == "unmeasured" else pool
     chosen, left_out = _fill(candidates, rates, size, rules, seed)
     pools = dict(sorted(chosen.items()))
     came = tuple(Change(task.id, _known(rates.get(task.id))) for task in proposed if task.id in pools)
@@ -136,7 +151,7 @@ def _fill(
         members = [task_id for task_id, found in candidates.items() if found == pool]
         members.sort(key=lambda task_id: _lot(seed, task_id))
         if pool == "too_hard":
-            never = [task_id for task_id in members if rates[task_id].solved == 0]
+            never = [one for one in members if rates.get(one, SolveRate()).solved == 0]
             beyond = never[round(size * rules.never_solved_share) :]
             left_out |= dict.fromkeys(beyond, NEVER_SOLVED)
             members = [task_id for task_id in members if task_id not in left_out]

@@ -5,28 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeGuard, runtime_checkable
+from typing import TypeGuard
 
-from driftline.environment import Task, TaskFamily
+from driftline.environment import GradedFamily, Task, TaskFamily
 from driftline.refresh.solving import SolveRate
 
 SEED_BYTES = 6
 EXPLORING_SHARE = 0.25
 """Share of the proposals that is spread over levels of which nothing is known, or which lie outside of the band."""
-
-
-@runtime_checkable
-class GradedFamily(Protocol):
-    """A family whose tasks come in levels of difficulty, as in a curriculum."""
-
-    @property
-    def levels(self) -> int:
-        """How many; 0 is the easiest."""
-        ...
-
-    def generate_level(self, level: int, seed: int, count: int) -> list[Task]:
-        """Return `count` distinct tasks of one level; a pure function of its arguments."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

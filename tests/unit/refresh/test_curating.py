@@ -87,3 +87,22 @@ def test_solve_rates_add_up() -> None:
     assert solving.merged(rates, {"a": SolveRate(3, 3)})["a"] == SolveRate(4, 3)
     assert solving.by_level(rates, {"a": 2, "b": 2}) == {2: SolveRate(3, 1)}
     assert SolveRate().share == 0.0
+
+
+@pytest.mark.parametrize(
+    ("level", "pool"),
+    [
+        (None, "unmeasured"),
+        (SolveRate(31, 15), "unmeasured"),
+        (SolveRate(32, 32), "too_easy"),
+        (SolveRate(40, 20), "useful"),
+        (SolveRate(40, 0), "too_hard"),
+    ],
+)
+def test_what_was_not_measured_is_expected_to_be_like_its_level(level: SolveRate | None, pool: str) -> None:
+    new = tasks(1)
+    expected = {new[0].id: level} if level is not None else {}
+    found = curating.curate([], new, {}, size=10, rules=RULES, seed=0, expected=expected)
+    assert found.pools == {new[0].id: pool}
+    measured = curating.curate([], new, {new[0].id: SolveRate(8, 4)}, size=10, rules=RULES, seed=0, expected=expected)
+    assert measured.pools == {new[0].id: "useful"}

@@ -17,7 +17,7 @@ from driftline.store import keys, tasksets
 from driftline.store.memory import MemoryStore
 from driftline.store.probes import ProbeBook, ProbeRequest, ProbeResult
 from environments.pointer_chase import PointerChase
-from tasks import measuring, refresh_stages, validation
+from tasks import measuring, refresh_stages, refreshing, validation
 from tasks.refresh_plan import RefreshParameters, RefreshPlan, pinned_plan
 from tasks.refresh_stages import Published
 from tests.support.toy_run import RUN, Cell, ToyTrainer, create_run, run_all, toy_parameters
@@ -55,10 +55,7 @@ def by_length(store: MemoryStore) -> measuring.PlayRequest:
 
 
 async def carry_out(store: MemoryStore, plan: RefreshPlan, play: measuring.PlayRequest = never) -> Published:
-    candidates = await refresh_stages.candidates_of(store, FAMILY, plan)
-    measured = await measuring.measure(store, plan, candidates, play)
-    windows = await refresh_stages.proposed_of(store, FAMILY, plan)
-    return await refresh_stages.publish(store, FAMILY, plan, windows, candidates, measured)
+    return await refreshing.carry_out(store, FAMILY, plan, play)
 
 
 async def test_the_first_version_of_a_task_set_is_unmeasured_and_has_held_out_tasks():

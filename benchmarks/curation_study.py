@@ -1,0 +1,311 @@
+"""What curation is worth: training on a curated task set, against a fixed one of the generator's full distribution.
+
+    python -m benchmarks.curation_study --state study.json --plots docs/images [--seeds 0 1 2] [--json figures.json]
+
+Both arms begin with the same base policy and the same first version, drawn from the full distribution; both are
+evaluated on the same held-out tasks, of that distribution too. `fixed` goes on with it. `curated` has a refresh every
+`--refresh-every` steps, beside the training: it proposes tasks at the levels that are useful by the run's last steps,
+measures some with probe groups, and publishes a version, which the run takes up.
+
+Each arm is a whole run: a real vLLM engine that stays warm over all of them, DeepSpeed in its own process, a real
+SeaweedFS between them. Held-out success is measured of every `--evaluate-every`th version, when the run is over.
+Tokens are the engine's own count, those of probe groups among them, those of the evaluations not.
+
+An arm's result is written to `--state` as soon as it is there, and an arm that is in it is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from benchmarks.curation_table import plot, summarise, table
+from benchmarks.figures import add_json_option, write
+from benchmarks.local_run import begin, host_engine, play
+from driftline.engine.vllm_engine import VllmEngine
+from driftline.environment import GradedFamily, Task, TaskFamily, resolve
+from driftline.params import RunParameters, Settings, settings
+from driftline.process import supervise
+from driftline.records import StepRecord
+from driftline.refresh.proposing import window_seed
+from driftline.rollout.background import cancel_and_wait
+from driftline.rollout.bootstrap import Surroundings, read_run
+from driftline.rollout.evaluate import evaluate
+from driftline.store import tasksets
+from driftline.store.probes import ProbeRequest
+from driftline.store.protocol import ObjectStore
+from driftline.tracking import metrics
+from driftline.tracking.sink import NullSink
+from tasks.refresh import Proposal, training_seed
+from tasks.refresh_plan import RefreshParameters, pinned_plan
+from tasks.refresh_stages import HELD_OUT_SEED
+from tasks.refreshing import carry_out
+from tests.support.seaweed import Seaweed, running_seaweed
+
+log = logging.getLogger("curation-study")
+
+ENVIRONMENT = "pointer_chase/v1"
+ARMS = ("fixed", "curated")
+GROUPS_A_STEP = 16
+GROUP_SIZE = 8
+TRAIN_TASKS = 1024
+HELD_OUT_TASKS = 256
+PROCESSORS = (0, 1)
+"""Of the engine, and of the trainer."""
+ARM_DEADLINE_S = 3600.0
+LOOK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What holds for all arms."""
+
+    steps: int
+    distribution: str
+    """`levels`: all levels alike; `generator`: the family's own mixture."""
+    learning_rate: float
+    lead_groups: int
+    refresh_every: int
+    """Steps between two refreshes."""
+    probe_tasks: int
+    probe_members: int
+    proposals: int
+    evaluate_every: int
+    """Steps between two policy versions that are evaluated."""
+
+
+def parameters(arm: str, seed: int, choice: Choice) -> RunParameters:
+    """The run of an arm."""
+    return RunParameters.model_validate(
+        {
+            "seed": seed,
+            "environment": {
+                "id": ENVIRONMENT, "task_set": f"curation-{arm}-s{seed}", "train_tasks": TRAIN_TASKS,
+                "held_out_tasks": HELD_OUT_TASKS, "follow_task_set": arm == "curated",
+            },
+            "rollout": {"groups_per_step": GROUPS_A_STEP, "group_size": GROUP_SIZE},
+            "overlap": {"lead_groups": choice.lead_groups},
+            "engine": {"cpus": PROCESSORS[:1]},
+            "training": {"steps": choice.steps, "cpus": PROCESSORS[1:], "learning_rate": choice.learning_rate},
+            "tracking": {"traces_every_steps": 0},
+        }
+    )  # fmt: skip
+
+
+def options(choice: Choice) -> RefreshParameters:
+    """How the curated arm's versions are made."""
+    return RefreshParameters.model_validate(
+        {
+            "proposals": choice.proposals,
+            "recent_steps": choice.refresh_every,
+            "probe_tasks": choice.probe_tasks,
+            "probe_members": choice.probe_members,
+            "measure_deadline_s": 120.0,
+            "weights": {"useful": 0.8, "unmeasured": 0.1, "too_hard": 0.05, "too_easy": 0.05},
+        }
+    )
+
+
+def full_distribution(family: TaskFamily, distribution: str, seed: int, count: int) -> list[Task]:
+    """`count` distinct tasks of the generator's full distribution."""
+    if distribution == "generator":
+        return family.generate(seed, count)
+    assert isinstance(family, GradedFamily)
+    levels = family.levels
+    each = [count // levels + (level < count % levels) for level in range(levels)]
+    drawn = (
+        family.generate_level(level, window_seed(family.id, seed, level, 0), each[level]) for level in range(levels)
+    )
+    return list(chain.from_iterable(drawn))
+
+
+def first_version(family: TaskFamily, seed: int, choice: Choice) -> Proposal:
+    """What both arms begin with, and are judged by."""
+    held_out = full_distribution(family, choice.distribution, HELD_OUT_SEED, HELD_OUT_TASKS)
+    taken = {task.id for task in held_out}
+    drawn = full_distribution(family, choice.distribution, training_seed(family.id, seed), TRAIN_TASKS)
+    return Proposal(family.id, tuple(task for task in drawn if task.id not in taken), tuple(held_out), seed)
+
+
+class Study:
+    """Runs arms on one warm engine."""
+
+    def __init__(self, seaweed: Seaweed, folder: Path, choice: Choice) -> None:
+        self._store: ObjectStore = seaweed.store(180.0)
+        self._settings: Settings = settings()
+        self._folder = folder
+        self._choice = choice
+        self._engine: VllmEngine | None = None
+
+    async def close(self) -> None:
+        """End the engine."""
+        if self._engine is not None:
+            await self._engine.close()
+
+    async def run(self, arm: str, seed: int, name: str) -> dict[str, Any]:
+        """Run an arm to its end, and evaluate its versions."""
+        params, choice = parameters(arm, seed, self._choice), self._choice
+        family = resolve(ENVIRONMENT)
+        await begin(params, name, self._store, self._folder, proposal=first_version(family, seed, choice))
+        found = await asyncio.to_thread(read_run, name, self._settings)
+        engine = await self._warm_engine(found)
+        refreshing = asyncio.create_task(self._refresh(family, found, seed)) if arm == "curated" else None
+        try:
+            async with asyncio.timeout(ARM_DEADLINE_S), asyncio.TaskGroup() as group:
+                group.create_task(self._train(name))
+                group.create_task(play(found, engine))
+        finally:
+            if refreshing is not None:
+                await cancel_and_wait([refreshing])
+        versions = sorted({*range(0, choice.steps + 1, choice.evaluate_every), choice.steps})
+        results = await evaluate(found, engine, NullSink(), versions)
+        records = await asyncio.to_thread(found.run_store.steps)
+        held_out = {result.version: result.success for result in results}
+        taken_up = (await asyncio.to_thread(found.run_store.read_head))[0].task_sets
+        return figures_of(arm, seed, records, held_out) | {"versions": [list(pair) for pair in taken_up]}
+
+    async def _refresh(self, family: TaskFamily, found: Surroundings, seed: int) -> None:
+        """Refresh the run's task set every so many steps, as long as it goes on. What fails is only logged."""
+        choice, run_store, environment = self._choice, found.run_store, found.parameters.environment
+        after = choice.refresh_every
+        while True:
+            head, _ = await asyncio.to_thread(run_store.read_head)
+            if head.step < after:
+                await asyncio.sleep(LOOK_S)
+                continue
+            began, after = time.monotonic(), head.step + choice.refresh_every
+            plan = await asyncio.to_thread(
+                pinned_plan, self._store, family, environment.task_set, seed=1000 * seed + head.step,
+                size=environment.train_tasks, held_out_tasks=HELD_OUT_TASKS, options=options(choice),
+                run=run_store.run,
+            )  # fmt: skip
+            published = await carry_out(self._store, family, plan, _leave)
+            manifest = await asyncio.to_thread(tasksets.manifest, self._store, published.name, published.version)
+            log.info(
+                "step %d: version %s in %.1f s, pools %s, levels %s",
+                head.step, published.version, time.monotonic() - began, dict(manifest.pools), plan.levels,
+            )  # fmt: skip
+
+    async def _warm_engine(self, found: Surroundings) -> VllmEngine:
+        run = found.run_store.run
+        if self._engine is None:
+            self._engine = VllmEngine(found.parameters.engine, found.model_dir, run=run)
+            await self._engine.start()
+        else:
+            await self._engine.serve_run(run)
+        return self._engine
+
+    async def _train(self, name: str) -> None:
+        command = ["taskset", "--cpu-list", str(PROCESSORS[1]), sys.executable, "-m", "driftline.training.entry"]
+        with (self._folder / f"{name}-trainer.log").open("w") as file:
+            await supervise(
+                [*command, "--run", name],
+                env={**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
+                on_log=lambda line: print(line, file=file),
+            )
+
+
+async def _leave(request: ProbeRequest) -> None:
+    """The run has ended: what its cells have not played stays unmeasured."""
+
+
+def figures_of(arm: str, seed: int, records: Sequence[StepRecord], held_out: dict[int, float]) -> dict[str, Any]:
+    """What an arm came to; `curve` has one entry a step, `held_out` one an evaluated version."""
+    ledgers = [record.ledger for record in records]
+    generated = [0, *(ledger.generated if ledger is not None else 0 for ledger in ledgers)]
+    probe = [0, *(ledger.probe if ledger is not None else 0 for ledger in ledgers)]
+    return {
+        "arm": arm,
+        "seed": seed,
+        "steps": len(records),
+        "wall_clock_s": records[-1].times.committed - records[0].times.previous_commit,
+        "tokens": generated[-1],
+        "probe_tokens": probe[-1],
+        "zero_variance_share": sum(use.weight == 0 for record in records for use in record.groups)
+        / sum(len(record.groups) for record in records),
+        "held_out": [
+            {"step": step, "success": success, "tokens": generated[step]}
+            for step, success in sorted(held_out.items())
+        ],
+        "curve": [
+            {
+                "success": record.metrics[metrics.SUCCESS_MEAN],
+                "zero_variance_share": sum(use.weight == 0 for use in record.groups) / len(record.groups),
+                "tokens": tokens,
+                "newest_version_share": record.metrics[metrics.TASK_SET_SHARE],
+                "version_number": record.metrics[metrics.TASK_SET_NUMBER],
+                "k3_nats": record.metrics[metrics.K3],
+            }
+            for record, tokens in zip(records, generated[1:], strict=True)
+        ],
+    }
+
+
+async def carry_out_arms(given: argparse.Namespace, choice: Choice, done: dict[str, Any]) -> None:
+    """Run what is not done yet, one seed after the other."""
+    state: Path = given.state
+    left = [(seed, arm) for seed in given.seeds for arm in ARMS if f"{arm}/{seed}" not in done["results"]]
+    with tempfile.TemporaryDirectory(prefix="driftline-study-") as name, running_seaweed(Path(name)) as seaweed:
+        folder = Path(name)
+        host_engine(parameters("fixed", 0, choice).engine, seaweed, folder)
+        study = Study(seaweed, folder, choice)
+        try:
+            for number, (seed, arm) in enumerate(left):
+                began = time.monotonic()
+                found = await study.run(arm, seed, f"{arm}-s{seed}-{number}")
+                done["results"][f"{arm}/{seed}"] = found
+                write(done, state)
+                shown = {key: value for key, value in found.items() if key != "curve"}
+                log.info("%s, seed %d (%.0f s): %s", arm, seed, time.monotonic() - began, shown)
+        finally:
+            await study.close()
+
+
+def main() -> None:
+    """Run the arms that lack, print the table, draw the plots."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    for noisy in ("driftline", "botocore", "vllm"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--distribution", choices=("levels", "generator"), default="levels")
+    parser.add_argument("--learning-rate", type=float, default=3e-4)
+    parser.add_argument("--lead-groups", type=int, default=GROUPS_A_STEP)
+    parser.add_argument("--refresh-every", type=int, default=4, help="steps between two refreshes")
+    parser.add_argument("--probe-tasks", type=int, default=16, help="most tasks that probe groups measure a refresh")
+    parser.add_argument("--probe-members", type=int, default=4, help="episodes of a probe group")
+    parser.add_argument("--proposals", type=int, default=512, help="tasks proposed a refresh")
+    parser.add_argument("--evaluate-every", type=int, default=2, help="steps between two evaluated versions")
+    parser.add_argument("--state", type=Path, default=Path("curation-study.json"), help="results so far")
+    parser.add_argument("--plots", type=Path, default=None, help="directory for the plots")
+    add_json_option(parser)
+    given = parser.parse_args()
+    choice = Choice(**{name: getattr(given, name) for name in Choice.__dataclass_fields__})
+    done: dict[str, Any] = {"choice": asdict(choice), "results": {}}
+    if given.state.exists():
+        done = json.loads(given.state.read_text())
+        if done["choice"] != asdict(choice):
+            parser.error(f"{given.state} holds results with {done['choice']}: choose the same, or another file")
+    asyncio.run(carry_out_arms(given, choice, done))
+    results = list(done["results"].values())
+    rows = summarise(results)
+    print(table(rows))
+    write({"choice": asdict(choice), "targets": rows, "results": results}, given.json)
+    if given.plots is not None:
+        plot(results, given.plots)
+
+
+if __name__ == "__main__":
+    main()

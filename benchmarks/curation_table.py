@@ -1,0 +1,111 @@
+"""The table and the plots of the curation study: what each arm needed to the same held-out success."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9)
+"""Held-out successes that the arms are compared at, besides the one that the fixed arm ends with."""
+SMOOTHED = 3
+"""Evaluations that a success is averaged over: one alone is of 256 episodes, and has a standard error of 0.03."""
+COLORS: Mapping[str, str] = {"fixed": "#c4622d", "curated": "#2f8f6b"}
+PIXELS = 110
+
+
+def summarise(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One row a seed and target: steps and tokens of both arms until they first reached it, and their ratios."""
+    rows: list[dict[str, Any]] = []
+    for seed in sorted({found["seed"] for found in results}):
+        arms = {found["arm"]: found for found in results if found["seed"] == seed}
+        if arms.keys() != {"fixed", "curated"}:
+            continue
+        fixed, curated = arms["fixed"], arms["curated"]
+        final = smoothed(fixed)[-1]["success"]
+        for name, target in [("fixed's last", final), *((f"{target:g}", target) for target in TARGETS)]:
+            one, other = reached(fixed, target), reached(curated, target)
+            rows.append(
+                {
+                    "seed": seed,
+                    "target": name,
+                    "success": target,
+                    "fixed_steps": one and one["step"],
+                    "curated_steps": other and other["step"],
+                    "steps_ratio": _ratio(one, other, "step"),
+                    "fixed_tokens": one and one["tokens"],
+                    "curated_tokens": other and other["tokens"],
+                    "tokens_ratio": _ratio(one, other, "tokens"),
+                    "fixed_zero_variance": fixed["zero_variance_share"],
+                    "curated_zero_variance": curated["zero_variance_share"],
+                    "zero_variance_ratio": curated["zero_variance_share"] / max(1e-9, fixed["zero_variance_share"]),
+                }
+            )
+    return rows
+
+
+def smoothed(found: Mapping[str, Any]) -> list[dict[str, float]]:
+    """An arm's held-out success, each the mean of the last `SMOOTHED` evaluations, with its step and tokens."""
+    points = found["held_out"]
+    return [
+        {**point, "success": statistics.fmean(p["success"] for p in points[max(0, at - SMOOTHED + 1) : at + 1])}
+        for at, point in enumerate(points)
+    ]
+
+
+def reached(found: Mapping[str, Any], target: float) -> dict[str, float] | None:
+    """Where an arm's held-out success first reached a target, in proportion between two evaluations, or None."""
+    points = smoothed(found)
+    if points[0]["success"] >= target:
+        return points[0]
+    for before, after in pairwise(points):
+        if after["success"] >= target:
+            share = (target - before["success"]) / (after["success"] - before["success"])
+            return {key: before[key] + share * (after[key] - before[key]) for key in ("step", "tokens", "success")}
+    return None
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows as a Markdown table."""
+    if not rows:
+        return "no seed has both arms yet"
+    titles = list(rows[0])
+    lines = [" | ".join(titles), " | ".join("---" for _ in titles)]
+    lines += [" | ".join(_cell(row[title]) for title in titles) for row in rows]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def plot(results: Sequence[Mapping[str, Any]], directory: Path) -> None:
+    """Draw held-out success over steps and over tokens, and the share of groups without variance."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    over_steps, over_tokens, variance = figure.subplots(1, 3)
+    for found in results:
+        color, points = COLORS[found["arm"]], smoothed(found)
+        success = [point["success"] for point in points]
+        over_steps.plot([point["step"] for point in points], success, color=color, lw=1)
+        over_tokens.plot([point["tokens"] / 1e3 for point in points], success, color=color, lw=1)
+        shares = [point["zero_variance_share"] for point in found["curve"]]
+        means = [statistics.fmean(shares[max(0, at - 4) : at + 1]) for at in range(len(shares))]
+        variance.plot(range(1, len(means) + 1), means, color=color, lw=1)
+    over_steps.set(xlabel="step", ylabel="held-out success")
+    over_tokens.set(xlabel="thousand tokens generated, measuring included", ylabel="held-out success")
+    variance.set(xlabel="step", ylabel="share of groups without variance, mean of 5 steps")
+    for arm, color in COLORS.items():
+        over_steps.plot([], [], color=color, label=arm)
+    over_steps.legend(fontsize=8)
+    directory.mkdir(parents=True, exist_ok=True)
+    figure.savefig(directory / "curation-study.png", dpi=PIXELS)
+
+
+def _ratio(one: Mapping[str, float] | None, other: Mapping[str, float] | None, key: str) -> float | None:
+    return other[key] / one[key] if one and other and one[key] else None
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
