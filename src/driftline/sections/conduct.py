@@ -18,6 +18,14 @@ class LimitParameters(Section):
     """How much may fail before the run does. All bounded; an exhausted limit ends the run as Failed."""
 
     failed_groups: int = Field(64, ge=0, description="Groups given up because too few members were valid.")
+    environment_failures: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Share of an environment's last episodes that it may fail or let run out of time; beyond it none "
+        "of its tasks is played any more.",
+    )
+    environment_episodes: int = Field(256, ge=1, description="So many last episodes, and at least so many.")
     damaged_objects: int = Field(8, ge=0, description="Objects of finished groups that cannot be read.")
     cell_restarts: int = Field(3, ge=0, description="Restarts of a rollout cell that died.")
     trainer_restarts: int = Field(3, ge=0, description="Restarts of a trainer that died.")

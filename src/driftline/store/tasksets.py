@@ -81,6 +81,7 @@ def publish(
     parent: str | None = None,
     lineage: Mapping[str, str] | None = None,
     statistics: Mapping[str, float] | None = None,
+    make_newest: bool = True,
 ) -> str:
     """Publish a version of a task set, and of its held-out tasks, and make them the newest.
 
@@ -97,6 +98,7 @@ def publish(
         parent: Version that this one was made from.
         lineage: Where the tasks come from (generator, seeds, code); the first publication's is kept.
         statistics: Numbers about the tasks; the first publication's are kept.
+        make_newest: Whether the head names it from now on.
 
     Returns:
         The version of the training tasks: a hash of their contents.
@@ -113,7 +115,7 @@ def publish(
     if held_out is not None:
         _check_tasks(held_out_set, held_out)
         _publish_one(store, _described(held_out_set, TaskSet(tuple(held_out)), "held-out", lineage, statistics, None))
-    return _publish_one(store, _described(name, found, "train", lineage, statistics, parent))
+    return _publish_one(store, _described(name, found, "train", lineage, statistics, parent), make_newest)
 
 
 def load(store: ObjectStore, name: str, version: str) -> list[Task]:
@@ -219,13 +221,14 @@ def _described(
     return _Version(described, body)
 
 
-def _publish_one(store: ObjectStore, wanted: _Version) -> str:
+def _publish_one(store: ObjectStore, wanted: _Version, make_newest: bool = True) -> str:
     described = wanted.manifest
     try:
         manifest(store, described.name, described.version)
     except ObjectMissing:
         _create_version(store, wanted)
-    _make_newest(store, described.name, described.version)
+    if make_newest:
+        _make_newest(store, described.name, described.version)
     return described.version
 
 

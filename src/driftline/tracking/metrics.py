@@ -123,6 +123,13 @@ POOL_SHARE: Mapping[str, str] = {
     pool: _row(f"tasks/groups_{pool}", "share", f"Share of the batch's groups that come from the pool `{pool}`.")
     for pool in POOL_SUCCESS
 }
+ENVIRONMENT_FAILURE_SHARE = _row(
+    "environments/failure_share", "share", "Of the worst environment's last episodes: those that it failed."
+)
+ENVIRONMENT_TIMEOUT_SHARE = _row(
+    "environments/timeout_share", "share", "Of the worst environment's last episodes: those that took too long."
+)
+ENVIRONMENTS_QUARANTINED = _row("environments/quarantined", "environments", "Environments that are played no more.")
 
 # What admission made of the batch, and of the groups given up since the previous step.
 ADMISSION_DROPPED_SHARE = _row(

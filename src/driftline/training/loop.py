@@ -36,6 +36,7 @@ from driftline.training import checkpoints
 from driftline.training.background import BackgroundWriter
 from driftline.training.batch import TrainingBatch
 from driftline.training.batching import Judged
+from driftline.training.health import EnvironmentHealth
 from driftline.training.intake import Intake, ReadyBatch
 from driftline.training.members import batch_weights, in_batch, name_of_sequence, stepped
 from driftline.training.protocol import PolicyTrainer, StepOutcome
@@ -104,6 +105,7 @@ class TrainingLoop:
             diagnose=self._diagnose_unused,
         )
         self._steering = Steering(self._records, params)
+        self._health = EnvironmentHealth(params.limits.environment_failures, params.limits.environment_episodes)
         self._task_sets = TaskSetFollower(run_store.store, params, self._records, lease.head)
         self._watch = StepWatch(
             self._records,
@@ -249,7 +251,8 @@ class TrainingLoop:
         )
         frontier, ledger = self._intake.book.advance(), self._intake.book.ledger()
         values |= ledger_metrics(ledger) | self._store_use.take(ready.read_s, ledger) | self._intake.admission(uses)
-        values |= self._task_sets.metrics(uses, head)
+        self._health.see(ready.groups, self._intake.give_ups)
+        values |= self._task_sets.metrics(uses, head) | self._health.values
         values[metrics.DAMAGED_OBJECTS] = float(len(head.set_aside))
         self._check_ledger(ledger, step)
         divergence = batch_divergence(in_batch(uses, ready.groups), outcome.statistics, version.number)
@@ -321,7 +324,7 @@ class TrainingLoop:
                 spent=head.spent + len(record.groups),
                 given_up=(),
                 lead_groups=lead_groups,
-                task_sets=self._task_sets.next(head),
+                task_sets=self._task_sets.next(head, self._health.unhealthy),
             )
         )
         self._intake.committed()

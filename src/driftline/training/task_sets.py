@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from driftline.errors import CorruptObject, ObjectMissing
+from driftline.errors import CorruptObject, LimitExceeded, ObjectMissing
 from driftline.params import RunParameters
 from driftline.records import GroupUse, Head, StepRecord, decode
 from driftline.store import keys, tasksets
@@ -22,6 +22,7 @@ from driftline.store.protocol import ObjectStore
 from driftline.store.tasksets import TaskSet, TaskSetHead
 from driftline.tracking import metrics
 from driftline.tracking.summary import mean
+from driftline.training.health import EpisodeCounts
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +68,21 @@ class TaskSetFollower:
         self._etag = ""
         self._sets: dict[str, TaskSet | None] = {}
 
-    def next(self, head: Head) -> TaskSets:
-        """The pairs of the head that is about to be committed in place of `head`."""
+    def next(self, head: Head, unhealthy: Mapping[str, EpisodeCounts] | None = None) -> TaskSets:
+        """The pairs of the head that is about to be committed in place of `head`.
+
+        Args:
+            head: The run's head.
+            unhealthy: Environments that fail too often: from now on their tasks are left out.
+
+        Raises:
+            LimitExceeded: No other environment is left.
+        """
         self._unadmitted = max(self._unadmitted, admission_limit(head, self._groups_per_step))
         current = head.task_sets[-1][1]
+        rest = self._without(current, unhealthy) if unhealthy else None
+        if rest is not None:
+            return taken_up(head.task_sets, self._unadmitted, rest)
         wanted = self._newest() if self._follow else None
         if wanted is None or wanted == current or not self._may_replace(wanted, current):
             return head.task_sets
@@ -94,6 +106,35 @@ class TaskSetFollower:
             **{metrics.POOL_SUCCESS[pool]: mean(found) or 0.0 for pool, found in sorted(success.items())},
             **{metrics.POOL_SHARE[pool]: len(found) / len(uses) for pool, found in sorted(success.items())},
         }
+
+    def _without(self, current: str, unhealthy: Mapping[str, EpisodeCounts]) -> str | None:
+        """Publish the version in use without the tasks of some environments; None if it has none of them.
+
+        Only this run uses it: the task set's head stays where it is.
+        """
+        found = self._set(current)
+        if found is None or not any(task.environment in unhealthy for task in found.tasks):
+            return None
+        kept = [task for task in found.tasks if task.environment not in unhealthy]
+        told = "; ".join(
+            f"{name}: {counts.failures} of its last {counts.episodes} episodes failed, {counts.timeouts} out of time"
+            for name, counts in unhealthy.items()
+        )
+        if not kept:
+            raise LimitExceeded(
+                f"no environment is left to play, all are quarantined ({told}): mend them, or raise "
+                "limits.environment_failures"
+            )
+        log.error("quarantined: %s", told)
+        notes = {task.id: found.notes[task.id] for task in kept} if found.notes else {}
+        pools = {note.pool for note in notes.values()}
+        weights = {pool: weight for pool, weight in found.weights.items() if pool in pools}
+        if pools and not weights:
+            weights = dict.fromkeys(sorted(pools), 1.0)
+        return tasksets.publish(
+            self._store, self._name, kept, notes=notes, weights=weights, parent=current,
+            lineage={"quarantined": " ".join(unhealthy)}, make_newest=False,
+        )  # fmt: skip
 
     def _newest(self) -> str | None:
         """The newest version, if the task set's head has changed since the last look."""
@@ -124,11 +165,15 @@ class TaskSetFollower:
 
     def _pool(self, use: GroupUse) -> str | None:
         """The pool of a group's task; None where its version has none, or cannot be read any more."""
-        if use.task_set not in self._sets:
-            try:
-                self._sets[use.task_set] = tasksets.load_set(self._store, self._name, use.task_set)
-            except (ObjectMissing, CorruptObject):
-                self._sets[use.task_set] = None
-        found = self._sets[use.task_set]
+        found = self._set(use.task_set)
         note = found.notes.get(use.task_id) if found is not None else None
         return note.pool if note is not None else None
+
+    def _set(self, version: str) -> TaskSet | None:
+        """A version, read once; None where it cannot be read any more."""
+        if version not in self._sets:
+            try:
+                self._sets[version] = tasksets.load_set(self._store, self._name, version)
+            except (ObjectMissing, CorruptObject):
+                self._sets[version] = None
+        return self._sets[version]

@@ -1,0 +1,106 @@
+"""Environments that fail too often are played no more; with none left the run fails, and says why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from driftline.environment import Task
+from driftline.errors import LimitExceeded
+from driftline.records import GiveUp, Group, TrajectoryStatus
+from driftline.store import tasksets
+from driftline.store.tasksets import TaskNote
+from driftline.tracking import metrics
+from driftline.training.health import EnvironmentHealth, EpisodeCounts, counts_of
+from tests.support.trainer_bench import Bench, sync
+from tests.support.training import group
+
+NAME = "pointer-chase"
+
+
+def played(number: int, environment: str, *statuses: TrajectoryStatus, version: int = 0) -> Group:
+    made = group(number, [1.0, 0.0] + [0.5] * (len(statuses) - 2), version=version)
+    members = tuple(
+        replace(
+            member, environment=environment, status=status,
+            reward=member.reward if status == "ok" else None, success=None,
+        )
+        for member, status in zip(made.trajectories, statuses, strict=True)
+    )  # fmt: skip
+    return replace(made, trajectories=members)
+
+
+def test_failures_and_timeouts_are_counted_by_environment_and_the_engines_are_not():
+    """NeMo-RL#2207, verifiers#1543: a failure of infrastructure is told apart, and never a reward."""
+    groups = [
+        played(0, "a/v1", "ok", "truncated", "env_error", "timeout"),
+        played(1, "b/v1", "ok", "ok", "engine_error", "cancelled"),
+    ]
+    gone = [
+        GiveUp(2, "too few valid members: 0 of 4 (4 x timeout: late)", 0, environment="b/v1"),
+        GiveUp(3, "stale: old", 0, environment="b/v1"),
+    ]
+    found = counts_of(groups, gone)
+    assert found == {"a/v1": EpisodeCounts(4, 2, 1), "b/v1": EpisodeCounts(3, 1, 1)}
+    assert found["a/v1"].failure_share == 0.5
+    assert EpisodeCounts().failure_share == 0.0
+
+
+def test_an_environment_is_judged_by_its_last_episodes_once_there_are_enough():
+    health = EnvironmentHealth(0.4, 8)
+    health.see([played(0, "a/v1", "ok", "env_error", "env_error", "timeout")], [])
+    assert health.unhealthy == {}
+    health.see([played(1, "a/v1", "ok", "ok", "env_error", "ok")], [])
+    assert health.unhealthy == {"a/v1": EpisodeCounts(8, 4, 1)}
+    assert health.values[metrics.ENVIRONMENT_FAILURE_SHARE] == 0.5
+    health.see([played(2, "a/v1", "ok", "ok", "ok", "ok")], [])
+    assert health.unhealthy == {}
+    assert health.of("a/v1") == EpisodeCounts(8, 1, 0)
+
+
+def bench_with(*environments: str) -> tuple[Bench, str]:
+    params = sync(limits={"environment_failures": 0.3, "environment_episodes": 4}, training={"steps": 4})
+    bench = Bench(params, cell)
+    tasks = [Task.create(environments[n % len(environments)], {"n": n}) for n in range(8)]
+    notes = {task.id: TaskNote("useful") for task in tasks}
+    held_out = [Task.create("a/v1", {"n": 99})]
+    first = tasksets.publish(bench.store, NAME, tasks, held_out=held_out, notes=notes, weights={"useful": 1.0})
+    head, etag = bench.run_store.read_head()
+    bench.run_store.swap_head(replace(head, task_sets=((0, first),)), etag)
+    return bench, first
+
+
+def cell(bench: Bench) -> None:
+    """Plays what is admitted; of the environment `b/v1` half the episodes fail."""
+    head, _ = bench.run_store.read_head()
+    for number in range(len(bench.run_store.new_groups()), head.spent + 2):
+        [version] = [version for first, version in head.task_sets if first <= number][-1:]
+        tasks = tasksets.load(bench.store, NAME, version)
+        task = tasks[number % len(tasks)]
+        bad = task.environment == "b/v1"
+        statuses: tuple[TrajectoryStatus, ...] = ("ok", "ok", "timeout", "env_error") if bad else ("ok",) * 4
+        newest = head.version.number if head.version is not None else 0
+        made = played(number, task.environment, *statuses, version=newest)
+        members = tuple(replace(one, task_id=task.id, task_set=version) for one in made.trajectories)
+        bench.finish(Group(number, task.id, version, members))
+
+
+def test_the_run_goes_on_with_the_environments_that_are_left():
+    bench, first = bench_with("a/v1", "b/v1")
+    head = bench.loop().run()
+    assert head.state == "finished"
+    (_, one), (begins, rest) = head.task_sets
+    assert (one, begins >= 2) == (first, True)
+    manifest = tasksets.manifest(bench.store, NAME, rest)
+    assert (dict(manifest.environments), manifest.parent) == ({"a/v1": 4}, first)
+    assert manifest.lineage == {"quarantined": "b/v1"}
+    assert tasksets.head(bench.store, NAME).version == first, "only this run leaves it out"
+    last = bench.run_store.steps()[-1]
+    assert {use.environment for use in last.groups} == {"a/v1"}
+
+
+def test_with_no_environment_left_the_run_fails_and_says_why():
+    bench, _ = bench_with("b/v1")
+    with pytest.raises(LimitExceeded, match=r"all are quarantined \(b/v1: 4 of its last 8 episodes failed, 2 out of"):
+        bench.loop().run()
