@@ -42,8 +42,13 @@ class Recorder(MemoryStore):
 class Bench:
     """One run, and the clock of its trainer: whoever sleeps moves it on, and lets a cell work."""
 
-    def __init__(self, params: RunParameters, cell: Callable[[Bench], None] = lambda bench: None) -> None:
-        self.store = Recorder()
+    def __init__(
+        self,
+        params: RunParameters,
+        cell: Callable[[Bench], None] = lambda bench: None,
+        store: Recorder | None = None,
+    ) -> None:
+        self.store = store or Recorder()
         self.params = params
         self.run_store: RunStore = new_run(self.store, "r", params)
         self.group = FakeGroup()
