@@ -1,4 +1,4 @@
-"""A trainer that is killed at any of its writes, before or after it has landed: the run comes out as if it never was."""
+"""A trainer that is killed at any of its writes, before it has landed or after: the run comes out the same."""
 
 from __future__ import annotations
 
