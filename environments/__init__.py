@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from driftline.environment import TaskFamily
+from environments import reasoning_gym
 from environments.arithmetic import Arithmetic
 from environments.pointer_chase import PointerChase
 from environments.trace_replay import TraceReplay
 
-FAMILIES: dict[str, TaskFamily] = {family.id: family for family in (PointerChase(), Arithmetic(), TraceReplay())}
+FAMILIES: dict[str, TaskFamily] = {
+    family.id: family for family in (PointerChase(), Arithmetic(), TraceReplay(), *reasoning_gym.FAMILIES)
+}

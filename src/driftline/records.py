@@ -98,6 +98,8 @@ class Trajectory:
     finished_unix: float
     request_seconds: tuple[tuple[float, float], ...] = ()
     """(start, end) in Unix seconds of each engine request and tool call of the episode, in order."""
+    reward_parts: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Name -> what it adds to the reward; empty unless the environment takes its reward apart."""
 
     @property
     def ended_by_itself(self) -> bool:

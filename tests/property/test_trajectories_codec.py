@@ -53,6 +53,7 @@ def trajectories(draw: st.DrawFn, number: int, member: int, task_id: str) -> Tra
         started_unix=draw(finite),
         finished_unix=draw(finite),
         request_seconds=tuple(draw(st.lists(st.tuples(finite, finite), max_size=3))),
+        reward_parts=draw(st.dictionaries(texts, finite, max_size=3)),
     )
 
 
@@ -88,6 +89,14 @@ def test_logprobs_keep_every_bit() -> None:
     body = encode_groups(records.RUN, [records.group(0, logprobs=odd)])
     found = decode_groups(body, run=records.RUN, key=KEY)[0].trajectories[0].logprobs
     assert [x.hex() for x in found] == [x.hex() for x in odd]
+
+
+def test_files_from_before_rewards_had_parts_are_read() -> None:
+    body = encode_groups(records.RUN, [records.group(3)])
+    table = pq.ParquetFile(io.BytesIO(body)).read().drop_columns(["reward_parts"])
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    assert decode_groups(sink.getvalue(), run=records.RUN, key=KEY) == [replace(records.group(3), key=KEY)]
 
 
 def test_the_schema_has_the_fields_of_a_trajectory() -> None:

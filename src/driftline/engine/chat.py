@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +18,25 @@ _MARK = "\u241fdriftline\u241f"
 class ChatRenderer:
     """Renders by the chat template; what lies between two turns is cut out of a rendering around a mark."""
 
-    def __init__(self, tokenizer: Any, eos_ids: Sequence[int] = ()) -> None:
+    def __init__(self, tokenizer: Any, eos_ids: Sequence[int] = (), tools: Sequence[Mapping[str, Any]] = ()) -> None:
         if not getattr(tokenizer, "chat_template", None):
             raise ConfigurationError("the model has no chat template: set model.rendering to plain")
         self._tokenizer = tokenizer
+        self._tools = [dict(tool) for tool in tools]
         self._turn_end = self._ids(self._after_mark([], generation_prompt=False))[:1]
         own = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
         self._stop_ids = tuple(dict.fromkeys([*self._turn_end, *own, *eos_ids]))
         self._turn_end_text = str(tokenizer.decode(list(self._turn_end), skip_special_tokens=False))
 
     @classmethod
-    def open(cls, model_dir: Path) -> ChatRenderer:
-        """Make the renderer of a model directory."""
+    def open(cls, model_dir: Path, tools: Sequence[Mapping[str, Any]] = ()) -> ChatRenderer:
+        """Make the renderer of a model directory; the template shows the tools' schemas to the model."""
         from transformers import AutoTokenizer
 
         path = model_dir / "generation_config.json"
         eos = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
         eos_ids = eos if isinstance(eos, list) else [eos] if isinstance(eos, int) else []
-        return cls(AutoTokenizer.from_pretrained(str(model_dir)), eos_ids)
+        return cls(AutoTokenizer.from_pretrained(str(model_dir)), eos_ids, tools)
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -61,7 +62,9 @@ class ChatRenderer:
 
     def _render(self, dialogue: list[dict[str, str]], *, generation_prompt: bool) -> str:
         return str(
-            self._tokenizer.apply_chat_template(dialogue, tokenize=False, add_generation_prompt=generation_prompt)
+            self._tokenizer.apply_chat_template(
+                dialogue, tools=self._tools or None, tokenize=False, add_generation_prompt=generation_prompt
+            )
         )
 
     def _ids(self, text: str) -> tuple[int, ...]:

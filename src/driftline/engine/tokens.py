@@ -11,7 +11,7 @@ What the policy sampled is never tokenised again: a context is `start(messages)`
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -50,13 +50,16 @@ class Renderer(Protocol):
         ...
 
 
-def open_renderer(model_dir: Path, rendering: Literal["plain", "chat"], *, stop: str) -> Renderer:
+def open_renderer(
+    model_dir: Path, rendering: Literal["plain", "chat"], *, stop: str, tools: Sequence[Mapping[str, Any]] = ()
+) -> Renderer:
     """Make the renderer of a model directory.
 
     Args:
         model_dir: A model directory with its tokenizer.
         rendering: `plain` joins contents; `chat` uses the model's chat template.
         stop: The family's text that ends a turn; used by `plain` alone.
+        tools: Schemas of the family's tools, for the chat template; with `plain` the prompt must say what there is.
 
     Raises:
         ConfigurationError: The directory holds no usable tokenizer, or no chat template.
@@ -68,7 +71,7 @@ def open_renderer(model_dir: Path, rendering: Literal["plain", "chat"], *, stop:
         return PlainRenderer(Tokenizer.from_file(str(path)), stop=stop, eos=_eos_token(model_dir))
     from driftline.engine.chat import ChatRenderer
 
-    return ChatRenderer.open(model_dir)
+    return ChatRenderer.open(model_dir, tools)
 
 
 class PlainRenderer:

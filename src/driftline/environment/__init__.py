@@ -41,6 +41,7 @@ from driftline.environment.abilities import judges as judges
 from driftline.environment.abilities import prescribes as prescribes
 from driftline.environment.abilities import reusable as reusable
 from driftline.environment.abilities import snapshots as snapshots
+from driftline.environment.abilities import tool_schemas as tool_schemas
 from driftline.environment.contract import Environment as Environment
 from driftline.environment.contract import Message as Message
 from driftline.environment.contract import StepResult as StepResult
@@ -49,3 +50,6 @@ from driftline.environment.contract import TaskFamily as TaskFamily
 from driftline.environment.registry import Registered as Registered
 from driftline.environment.registry import registered as registered
 from driftline.environment.registry import resolve as resolve
+from driftline.environment.tools import Tool as Tool
+from driftline.environment.tools import Toolbox as Toolbox
+from driftline.environment.tools import ToolCall as ToolCall

@@ -125,8 +125,8 @@ class GradedFamily(Protocol):
         """
         ...
 
-    def level_of(self, task: Task) -> int:
-        """The level of one of its tasks."""
+    def level_of(self, task: Task) -> int | None:
+        """The level of one of its tasks; None for one that `generate` drew from no level."""
         ...
 
 
@@ -138,6 +138,11 @@ class ToolFamily(Protocol):
     def tool_schemas(self) -> Sequence[Mapping[str, Any]]:
         """As `Toolbox.schemas`."""
         ...
+
+
+def tool_schemas(family: object) -> Sequence[Mapping[str, Any]]:
+    """The schemas of a family's tools; none if it is no `ToolFamily`."""
+    return family.tool_schemas if isinstance(family, ToolFamily) else ()
 
 
 def prescribes(environment: Environment) -> TypeGuard[PrescribingEnvironment]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from driftline.engine.making import make_engines
 from driftline.engine.protocol import Engine
 from driftline.engine.tokens import Renderer, open_renderer
-from driftline.environment import TaskFamily, resolve
+from driftline.environment import TaskFamily, resolve, tool_schemas
 from driftline.errors import ConfigurationError
 from driftline.params import EngineParameters, RunParameters, Settings
 from driftline.records import RunDescription
@@ -45,7 +45,7 @@ def read_run(run: str, settings: Settings) -> Surroundings:
     model = description.model
     model_dir = settings.work_dir / "models" / model.digest
     files.download(run_store.store, model.files, model.prefix, model_dir)
-    renderer = open_renderer(model_dir, parameters.model.rendering, stop=family.stop)
+    renderer = open_renderer(model_dir, parameters.model.rendering, stop=family.stop, tools=tool_schemas(family))
     return Surroundings(run_store, description, parameters, family, model_dir, renderer)
 
 

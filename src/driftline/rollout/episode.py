@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -133,6 +133,7 @@ class Episode:
         self._turns = 0
         self._reward: float | None = None
         self._success: bool | None = None
+        self._reward_parts: Mapping[str, float] = {}
         self._status: TrajectoryStatus = "ok"
         self._reason = ""
         self._engine_seconds = dict.fromkeys(("queued", "prefilling", "decoding"), 0.0)
@@ -211,7 +212,7 @@ class Episode:
         if self._deadline is None or self._deadline.expired():
             raise TimeoutError
         self.messages.extend(_readable(result.messages))
-        self._reward, self._success = result.reward, result.success
+        self._earned(result)
         return result
 
     async def _sample_turn(self) -> tuple[str, bool]:
@@ -304,12 +305,12 @@ class Episode:
             self._fail(error)
             return
         self._transcript.drop_observation()
-        self._reward, self._success = judged.reward, judged.success
+        self._earned(judged)
         self._end("truncated", f"judged as it stood: {self._out_of_time()}")
 
     def _fail(self, error: DriftlineError | TimeoutError) -> None:
         """The one place that says which failure is which ending. What was earned before it does not count."""
-        self._reward = self._success = None
+        self._earned(StepResult())
         if isinstance(error, EnvironmentFailed):
             self._end("env_error", str(error))
         elif isinstance(error, DeadlineExceeded):
@@ -323,6 +324,9 @@ class Episode:
     def _out_of_time(self) -> str:
         limit_s = self._limits.episode_deadline_s
         return f"the episode took longer than {limit_s:g} s: raise environment.episode_deadline_s"
+
+    def _earned(self, result: StepResult) -> None:
+        self._reward, self._success, self._reward_parts = result.reward, result.success, result.reward_parts
 
     def _end(self, status: TrajectoryStatus, reason: str) -> None:
         self._status, self._reason = status, reason[:500]
@@ -344,6 +348,7 @@ class Episode:
             segments=tuple(transcript.segments),
             turns=self._turns,
             reward=self._reward,
+            reward_parts=dict(self._reward_parts),
             success=self._success,
             status=self._status,
             reason=self._reason,

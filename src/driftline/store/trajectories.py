@@ -52,8 +52,11 @@ SCHEMA = pa.schema(
         ("started_unix", pa.float64()),
         ("finished_unix", pa.float64()),
         ("request_seconds", pa.list_(pa.struct([("start", pa.float64()), ("end", pa.float64())]))),
+        ("reward_parts", pa.map_(pa.string(), pa.float64())),
     ]
 )
+LATER = ("reward_parts",)
+"""Columns that files of earlier writers do not have."""
 FORMAT_KEY = b"driftline.format"
 RUN_KEY = b"driftline.run"
 ACCOUNT_KEY = b"driftline.account"
@@ -74,6 +77,7 @@ def encode_groups(run: str, groups: Sequence[Group], account: CellAccount | None
     columns["segments"] = [[{"start": s.start, "version": s.version} for s in t.segments] for t in trajectories]
     columns["seconds"] = [{f.name: getattr(t.seconds, f.name) for f in fields(EpisodeSeconds)} for t in trajectories]
     columns["request_seconds"] = [[{"start": a, "end": b} for a, b in t.request_seconds] for t in trajectories]
+    columns["reward_parts"] = [list(t.reward_parts.items()) for t in trajectories]
     table = pa.Table.from_pydict(columns, schema=SCHEMA)
     metadata = {FORMAT_KEY: str(FORMAT).encode(), RUN_KEY: run.encode()}
     if account is not None:
@@ -140,12 +144,12 @@ def _check_metadata(schema: pa.Schema, run: str, key: str) -> None:
     owner = metadata.get(RUN_KEY, b"").decode(errors="replace")
     if owner != run:
         raise CorruptObject(f"{key} belongs to run {owner!r}, not to {run!r}")
-    if not schema.equals(SCHEMA):
+    if not schema.equals(SCHEMA) and not schema.equals(pa.schema([f for f in SCHEMA if f.name not in LATER])):
         raise CorruptObject(f"{key} has other columns than format {FORMAT} says")
 
 
 def _trajectories(table: pa.Table) -> list[Trajectory]:
-    columns = {name: _column(table, name) for name in SCHEMA.names}
+    columns = {name: _column(table, name) for name in SCHEMA.names if name in table.column_names}
     for name, values in columns.items():
         if name not in _NULLABLE and None in values:
             raise ValueError(f"column {name} has a null")
@@ -154,6 +158,8 @@ def _trajectories(table: pa.Table) -> list[Trajectory]:
     columns["segments"] = [tuple(Segment(**s) for s in row) for row in columns["segments"]]
     columns["seconds"] = [EpisodeSeconds(**row) for row in columns["seconds"]]
     columns["request_seconds"] = [tuple((r["start"], r["end"]) for r in row) for row in columns["request_seconds"]]
+    if "reward_parts" in columns:
+        columns["reward_parts"] = [dict(parts) for parts in columns["reward_parts"]]
     return [Trajectory(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
 
 

@@ -78,7 +78,12 @@ def episode_trace(trajectory: Trajectory, messages: Sequence[Message]) -> Episod
         start_unix=trajectory.started_unix,
         end_unix=trajectory.finished_unix,
         inputs=_texts(prompt),
-        outputs={"reward": trajectory.reward, "success": trajectory.success, "status": trajectory.status},
+        outputs={
+            "reward": trajectory.reward,
+            **({"reward_parts": dict(trajectory.reward_parts)} if trajectory.reward_parts else {}),
+            "success": trajectory.success,
+            "status": trajectory.status,
+        },
         attributes=_summary(trajectory),
         spans=tuple(spans),
         failed=not trajectory.valid,

@@ -108,3 +108,14 @@ def test_a_dialogue_in_pieces_is_the_template_of_the_whole(chat: ChatRenderer) -
 
 def test_a_chat_turn_ends_with_the_templates_end_or_any_end_of_sequence(chat: ChatRenderer) -> None:
     assert [shown(chat, (token,)) for token in chat.stop_ids] == ["<|im_end|>", "<eos>"]
+
+
+def test_the_template_shows_the_tools_of_the_family_in_the_prompt_alone(chat: ChatRenderer) -> None:
+    tokenizer: Any = chat._tokenizer  # pyright: ignore[reportPrivateUsage]
+    tokenizer.chat_template = "{% for tool in tools %}[{{ tool.function.name }}]{% endfor %}" + CHATML
+    schema = {"type": "function", "function": {"name": "read", "description": "Read.", "parameters": {}}}
+    renderer = ChatRenderer(tokenizer, tools=[schema])
+    assert shown(renderer, renderer.start([Message("user", "hi")])).startswith("[read]<|im_start|>system")
+    assert shown(renderer, renderer.extend([Message("tool", "4")], stopped=True)) == (
+        "\n<|im_start|>tool\n4<|im_end|>\n<|im_start|>assistant\n"
+    )

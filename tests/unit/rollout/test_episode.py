@@ -85,6 +85,23 @@ async def test_the_seconds_and_the_intervals_are_measured() -> None:
     assert flat[-1] <= trajectory.finished_unix
 
 
+async def test_a_reward_comes_with_its_parts() -> None:
+    async def step(action: str) -> StepResult:
+        return StepResult(reward=0.75, terminated=True, reward_parts={"answer": 1.0, "length": -0.25})
+
+    trajectory = await play(await started(), OddFamily(Behaviour(step=step)))
+    assert (trajectory.reward, trajectory.reward_parts) == (0.75, {"answer": 1.0, "length": -0.25})
+
+
+async def test_parts_that_do_not_sum_to_the_reward_are_an_environment_failure() -> None:
+    async def step(action: str) -> StepResult:
+        return StepResult(reward=1.0, terminated=True, reward_parts={"answer": 0.5})
+
+    trajectory = await play(await started(), OddFamily(Behaviour(step=step)))
+    assert (trajectory.status, trajectory.reward, trajectory.reward_parts) == ("env_error", None, {})
+    assert "the parts of the reward sum to 0.5, and the reward is 1" in trajectory.reason
+
+
 async def test_contexts_are_what_was_sampled_token_for_token() -> None:
     """verl#3960, #6719, rllm#272, ART#726, NeMo-Gym#1416: text re-tokenised between turns.
 

@@ -1,0 +1,69 @@
+"""What is known of the datasets of the pinned reasoning-gym, so that listing them imports nothing.
+
+Tests compare all of it with the library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+VERSION = "0.1.25"
+
+_BY_LEVELS: Mapping[int, str] = {
+    0: "acre gsm_symbolic list_functions",
+    3: "bf word_ladder",
+    4: (
+        "ab advanced_geometry arc_1d arc_agi binary_alternation binary_matrix caesar_cipher calendar_arithmetic "
+        "complex_arithmetic cryptarithm decimal_arithmetic dice fraction_simplification futoshiki game_of_life "
+        "game_of_life_halting gcd graph_color group_anagrams isomorphic_strings jugs kakurasu knights_knaves "
+        "largest_island lcm mahjong_puzzle maze needle_haystack number_filtering number_format number_sequence "
+        "palindrome_generation palindrome_partitioning path_star polynomial_equations polynomial_multiplication "
+        "pool_matrix prime_factorization ransom_note rotten_oranges rush_hour sentence_reordering shortest_path "
+        "simple_equations simple_geometry simple_integration spiral_matrix string_insertion string_splitting "
+        "string_synthesis survo syllogism tower_of_hanoi tsumego word_sequence_reversal"
+    ),
+    5: (
+        "base_conversion basic_arithmetic circuit_logic color_cube_rotation count_bits count_primes countdown "
+        "course_schedule decimal_chain_sum knight_swap letter_jumble manipulate_matrix mini_sudoku n_queens "
+        "power_function propositional_logic rectangle_count rotate_matrix rubiks_cube spell_backward "
+        "string_manipulation sudoku word_sorting"
+    ),
+    6: "emoji_mystery figlet_font modulo_grid",
+    7: "puzzle24 rearc time_intervals",
+    8: "intermediate_integration letter_counting number_sorting",
+    9: "aiw boxnet family_relationships",
+    10: "bitwise_arithmetic quantum_lock self_reference",
+    11: "chain_sum products",
+    13: "coin_flip",
+    14: "sokoban",
+    36: "leg_counting",
+}
+
+LEVELS: Mapping[str, int] = dict(
+    sorted((dataset, levels) for levels, datasets in _BY_LEVELS.items() for dataset in datasets.split())
+)
+"""Dataset -> levels of its curriculum: most values of one of its attributes; 0 is no curriculum."""
+
+LEFT_OUT: Mapping[str, str] = {
+    "codeio": "its entries are made by running programs that a language model wrote, outside of any sandbox",
+    "composite": "a mixture of other datasets: name those",
+    "zebra_puzzles": "needs pycosat, which is there as source alone, and set-up needs no compiler",
+}
+
+APART = frozenset(
+    {
+        "isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder",
+        "list_functions", "pool_matrix",
+    }
+)  # fmt: skip
+"""Generated in a process of its own, with a fixed hash seed: they depend on PYTHONHASHSEED, or use (the last two) the
+global random state."""
+
+DEFAULTS: Mapping[str, Mapping[str, int]] = {"sokoban": {"min_boxes": 2, "max_boxes": 3}}
+"""In place of the dataset's own, on levels too: four boxes and more take the generator up to minutes a puzzle."""
+
+HEAVY = frozenset({"polynomial_multiplication", "simple_integration", "intermediate_integration", "rubiks_cube"})
+"""An answer to them can take its scorer very long; a process can be killed."""
+
+STEPPED = ("maze", "rush_hour", "sokoban", "tower_of_hanoi")
+"""Played move by move as well."""

@@ -1,0 +1,1 @@
+"""The puzzles that are played move by move."""

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+
+from driftline.environment import Message, StepResult, Task, registry, resolve
+from driftline.errors import ConfigurationError, EnvironmentFailed
+
+
+def test_a_result_unpacks_as_gymnasium_s_does() -> None:
+    result = StepResult(
+        (Message("tool", "42"),), 1.5, True, success=True, info={"steps": 3}, reward_parts={"a": 1.0, "b": 0.5}
+    )
+    observation, reward, terminated, truncated, info = result
+    assert observation == (Message("tool", "42"),)
+    assert (reward, terminated, truncated) == (1.5, True, False)
+    assert info == {"steps": 3, "success": True, "reward_parts": {"a": 1.0, "b": 0.5}}
+    assert tuple(StepResult()) == ((), None, False, False, {})
+
+
+@pytest.mark.parametrize(
+    ("reward", "parts", "message"),
+    [
+        (float("nan"), {}, "must be finite"),
+        (1.0, {"a": 0.4, "b": 0.5}, r"sum to 0\.9, and the reward is 1: return their sum \(a, b\)"),
+        (None, {"a": 0.0}, "parts of a reward, and no reward"),
+        (1.0, {"a": float("nan")}, "sum to nan"),
+    ],
+)
+def test_rewards_that_cannot_be_are_refused(reward: float | None, parts: dict[str, float], message: str) -> None:
+    with pytest.raises(EnvironmentFailed, match=message):
+        StepResult(reward=reward, reward_parts=parts)
+
+
+def test_parts_may_miss_the_reward_by_rounding() -> None:
+    assert StepResult(reward=0.3, reward_parts={"a": 0.1, "b": 0.2}).reward == 0.3
+
+
+def test_equal_states_are_equal_tasks() -> None:
+    one, other = (Task.create("a/v1", payload) for payload in ({"x": 1, "y": [2]}, {"y": [2], "x": 1}))
+    assert one.id == other.id
+    assert one.id != Task.create("a/v2", one.payload).id
+
+
+def test_an_entry_point_is_found_and_only_loaded_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Point:
+        def __init__(self, name: str, value: str) -> None:
+            self.name, self.value = name, value
+
+        def load(self) -> object:
+            assert self.name != "broken/v1", "it was not asked for"
+            return resolve("tests.support.faulty_environments:Counting")
+
+    points = [Point("counting/v1", "package:Counting"), Point("broken/v1", "package:Broken")]
+    monkeypatch.setattr(registry.metadata, "entry_points", lambda group: points)
+    assert resolve("counting/v1").id == "counting/v1"
+    assert registry.registered()["counting/v1"].found_in == "package:Counting (entry point)"
+    with pytest.raises(ConfigurationError, match="did you mean 'counting/v1'"):
+        resolve("counting/v2")

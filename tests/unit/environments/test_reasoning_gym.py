@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from driftline.environment import StepResult, Task, resolve
+from driftline.errors import ConfigurationError
+from environments.reasoning_gym import GradedQuestions, Questions, library
+from environments.reasoning_gym.datasets import APART, DEFAULTS, HEAVY, LEFT_OUT, LEVELS, STEPPED, VERSION
+from environments.reasoning_gym.expressions import harmless, value_of
+from environments.reasoning_gym.scoring import answer_in, is_right
+
+
+async def reply(task: Task, text: str) -> StepResult:
+    environment = resolve(task.environment).make()
+    await environment.reset(task, 0)
+    try:
+        return await environment.step(text)
+    finally:
+        await environment.close()
+
+
+def one(dataset: str) -> Task:
+    return resolve(f"reasoning_gym/{dataset}/v1").generate(3, 1)[0]
+
+
+def test_the_table_is_what_the_library_has() -> None:
+    factory: Any = __import__("reasoning_gym.factory", fromlist=["factory"])
+    assert metadata.version("reasoning-gym") == VERSION
+    assert {*LEVELS, *LEFT_OUT} == set(factory.DATASETS)
+    assert not set(LEVELS) & set(LEFT_OUT)
+    assert {*APART, *HEAVY, *STEPPED, *DEFAULTS} <= set(LEVELS)
+    for dataset, levels in LEVELS.items():
+        attributes = factory.CURRICULA[dataset]().attributes.values() if dataset in factory.CURRICULA else ()
+        assert levels == max((len(one.levels) for one in attributes), default=0), dataset
+
+
+async def test_the_whole_answer_is_right_and_what_contains_it_is_not() -> None:
+    task = one("caesar_cipher")
+    answer = task.payload["answer"]
+    assert library.scorer("caesar_cipher").score_answer(f"{answer}, I think", dict(task.payload)) > 0.3
+    for text, success in {
+        f"Let me see. <answer>{answer}</answer>": True,
+        f"<answer>wrong</answer> or <answer>\n{answer}\n</answer>": True,
+        f"<answer>{answer}, I think</answer>": False,
+        f"<answer>{answer}</answer> or <answer>wrong</answer>": False,
+        answer: False,
+        "<answer></answer>": False,
+    }.items():
+        result = await reply(task, text)
+        assert (result.reward, result.terminated, result.success) == (float(success), True, success), text
+
+
+async def test_whether_there_was_an_answer_is_told() -> None:
+    task = one("gcd")
+    assert (await reply(task, "no idea")).info == {"answered": False}
+    assert (await reply(task, "<answer>no idea</answer>")).info == {"answered": True}
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        "binary_matrix", "spiral_matrix", "string_insertion", "n_queens", "countdown", "puzzle24",
+        "polynomial_multiplication", "simple_integration", "intermediate_integration", "number_sorting",
+    ],
+)  # fmt: skip
+async def test_an_answer_is_never_run(dataset: str, tmp_path: Path) -> None:
+    """`eval` and sympy's `parse_expr` in the library's scorers would run it."""
+    trace = tmp_path / "was-run"
+    entry = {"answer": "4", "metadata": {"numbers": [4], "target": 4, "valid_answers": [], "variable": "x"}}
+    for program in (
+        f"__import__('pathlib').Path({str(trace)!r}).touch()",
+        f"[__import__('pathlib').Path({str(trace)!r}).touch()]",
+        f"[1 for _ in [open({str(trace)!r}, 'w')]]",
+    ):
+        assert not is_right(dataset, program, entry)
+    assert not trace.exists()
+
+
+def test_the_24_puzzle_takes_the_numbers_of_the_question_alone() -> None:
+    entry = {"answer": "(5 - 1) * (4 + 2)", "metadata": {"numbers": [5, 1, 4, 2]}}
+    assert is_right("puzzle24", "(5-1)*(4+2)", entry)
+    assert not is_right("puzzle24", "6*4*1*1", entry)
+    assert not is_right("puzzle24", "5*4+2+1+1", entry)
+    assert library.scorer("puzzle24").score_answer("6*4*1*1", entry) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("2 * (3 + 4)", (14, [2, 3, 4])), ("-6 / 4 * 2", (-3, [6, 4, 2])), ("7", (7, [7]))],
+)
+def test_arithmetic_is_evaluated_exactly(text: str, value: tuple[int, list[int]]) -> None:
+    assert value_of(text) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["1/0", "2**3", "x", "1.5", "True", "[1]", "f()", "1 if 2 else 3", "(", "9" * 401, "-" * 100 + "1", ""]
+)
+def test_what_is_no_arithmetic_has_no_value(text: str) -> None:
+    assert value_of(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["6*x**2 - 11*x", "x**2/2 + C", "exp(3*x)/3 + log(x)", "-12*sin(2*x + 5) + C", "x**(3/2)", "2**x", "3.5*x"],
+)
+def test_symbolic_answers_pass(text: str) -> None:
+    assert harmless(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x.__class__", "__import__('os')", "open('x')", "eval(x)", "x[0]", "lambda: 1", "S('1')", "9**9**9", "x**999",
+        "2**(10*x)", "x; x", "x = 1", "globals()", "xs", "", "x" * 401,
+    ],
+)  # fmt: skip
+def test_other_words_and_towers_of_powers_do_not(text: str) -> None:
+    assert not harmless(text)
+
+
+def test_the_last_answer_counts() -> None:
+    assert answer_in("<answer> 1 </answer><answer>2</answer>") == "2"
+    assert answer_in("<answer>") is None
+
+
+def test_levels_are_those_of_the_curriculum() -> None:
+    maze = resolve("reasoning_gym/maze/v1")
+    assert isinstance(maze, GradedQuestions)
+    easy = maze.generate_level(0, 1, 5)
+    harder = maze.generate_level(1, 1, 5)
+    assert all(5 <= task.payload["metadata"]["shortest_path_length"] <= 10 for task in easy)
+    assert max(task.payload["metadata"]["grid_size"] for task in harder) > 25
+    assert {maze.level_of(task) for task in easy} == {0}
+    assert maze.level_of(maze.generate(1, 1)[0]) is None
+    with pytest.raises(ConfigurationError, match="maze has no level 4: 0 to 3"):
+        maze.generate_level(4, 1, 1)
+    assert not hasattr(Questions("acre"), "generate_level")
+
+
+def test_asking_for_more_tasks_than_there_are_says_how_many() -> None:
+    with pytest.raises(ConfigurationError, match=r"coin_flip has about \d+ tasks at level 0, not 100000"):
+        library.entries("coin_flip", level=0, seed=1, count=100_000)
+
+
+def test_without_the_package_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    library.reasoning_gym.cache_clear()
+    monkeypatch.setattr(library.metadata, "version", missing)
+    with pytest.raises(ConfigurationError, match=r"pip install 'driftline\[reasoning-gym\]'"):
+        resolve("reasoning_gym/gcd/v1").make()
+    monkeypatch.setattr(library.metadata, "version", lambda name: "0.2.0")
+    with pytest.raises(ConfigurationError, match=r"reasoning-gym is 0\.2\.0, and other versions make other tasks"):
+        resolve("reasoning_gym/gcd/v1").make()
+    library.reasoning_gym.cache_clear()
+
+
+def test_a_near_miss_of_a_name_is_answered() -> None:
+    with pytest.raises(ConfigurationError, match="did you mean 'reasoning_gym/sokoban_steps/v1'"):
+        resolve("reasoning_gym/sokoban-steps/v1")
