@@ -56,7 +56,7 @@ def reasoning_gym() -> Any:
 
 def _do_without(module: str) -> None:
     """Let the package be imported without a module that only a dataset uses which is left out."""
-    if importlib.util.find_spec(module) is None and module not in sys.modules:
+    if module not in sys.modules and importlib.util.find_spec(module) is None:
         sys.modules[module] = ModuleType(module)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ def one(dataset: str) -> Task:
 
 
 def test_the_table_is_what_the_library_has() -> None:
-    factory: Any = __import__("reasoning_gym.factory", fromlist=["factory"])
+    library.reasoning_gym()
+    factory: Any = importlib.import_module("reasoning_gym.factory")
     assert metadata.version("reasoning-gym") == VERSION
     assert {*LEVELS, *LEFT_OUT} == set(factory.DATASETS)
     assert not set(LEVELS) & set(LEFT_OUT)

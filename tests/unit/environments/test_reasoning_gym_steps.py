@@ -81,6 +81,7 @@ def test_a_box_is_pushed_onto_goals_and_off_again() -> None:
 
 
 def test_sokoban_is_the_library_s_own_game() -> None:
+    library.reasoning_gym()
     game_module: Any = importlib.import_module("reasoning_gym.games.contrib.sokoban.src.game")
     rules, rng = Sokoban(), Random(5)
     for entry in library.entries("sokoban", level=None, seed=2, count=4):
