@@ -9,7 +9,6 @@ from datetime import datetime
 from prefect import flow
 from prefect.runtime import flow_run
 
-from driftline.environment import resolve
 from tasks import refresh
 from tasks.refresh import TaskSetVersions, publish_task_set
 from tasks.refresh_plan import RefreshParameters
@@ -50,7 +49,7 @@ async def environment_refresh(
     if first:
         return await publish_task_set(environment, task_set, train_tasks, held_out_tasks, seed)
     plan = await refresh.plan_refresh(environment, task_set, train_tasks, held_out_tasks, seed, options, run)
-    windows = windows_of(resolve(environment), plan)
+    windows = windows_of(plan)
     deadline_s = options.step_deadline_s
     await asyncio.gather(*(refresh.propose_and_validate(environment, window, deadline_s) for window in windows))
     await refresh.drop_duplicates(plan)

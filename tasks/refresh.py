@@ -151,6 +151,7 @@ async def plan_refresh(
         held_out_tasks=held_out_tasks,
         options=options,
         run=run,
+        environment=environment,
     )
     run_logger().info("refresh %s: from version %s, with the policy of run %s", plan.id, plan.parent, plan.run)
     return plan

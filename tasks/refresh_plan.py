@@ -81,6 +81,7 @@ class RefreshPlan:
 
     id: str
     environment: str
+    """Name of the family, as `resolve` knows it."""
     task_set: str
     seed: int
     size: int
@@ -114,6 +115,7 @@ def pinned_plan(
     held_out_tasks: int,
     options: RefreshParameters,
     run: str | None = None,
+    environment: str | None = None,
 ) -> RefreshPlan:
     """The plan of the refresh with these arguments: the one it had before, or a new one. Blocks.
 
@@ -126,14 +128,19 @@ def pinned_plan(
         held_out_tasks: Held-out tasks, where none are published yet.
         options: All else.
         run: Whose policy measures; None is the newest run over the task set.
+        environment: Name of the family, as `resolve` knows it; None is its id.
+
+    Raises:
+        ConfigurationError: The run plays another environment.
     """
-    asked = (family.id, task_set, seed, size, held_out_tasks, options.model_dump(mode="json"), run)
+    name = environment or family.id
+    asked = (name, task_set, seed, size, held_out_tasks, options.model_dump(mode="json"), run)
     identity = hashlib.sha256(encode(asked)).hexdigest()[:16]
     key = keys.refresh_plan(task_set, identity)
     try:
         return decode(RefreshPlan, store.get(key).body, key=key)
     except ObjectMissing:
-        plan = _new_plan(store, family, task_set, identity, seed, size, held_out_tasks, options, run)
+        plan = _new_plan(store, family, name, task_set, identity, seed, size, held_out_tasks, options, run)
     try:
         store.create(key, encode(plan))
     except PreconditionFailed:
@@ -186,6 +193,7 @@ def recent_rates(run_store: RunStore, steps: int) -> dict[str, SolveRate]:
 def _new_plan(
     store: ObjectStore,
     family: TaskFamily,
+    environment: str,
     task_set: str,
     identity: str,
     seed: int,
@@ -195,7 +203,7 @@ def _new_plan(
     run: str | None,
 ) -> RefreshPlan:
     parent, held_out = newest_set(store, task_set), newest_set(store, tasksets.held_out_name(task_set))
-    policy = RunStore(store, run) if run is not None else run_over(store, task_set, family.id)
+    policy = _run_named(store, run, environment) if run is not None else run_over(store, task_set, environment)
     rates: dict[str, SolveRate] = {}
     version = None
     if policy is not None:
@@ -204,7 +212,7 @@ def _new_plan(
         rates = recent_rates(policy, options.recent_steps)
     return RefreshPlan(
         id=identity,
-        environment=family.id,
+        environment=environment,
         task_set=task_set,
         seed=seed,
         size=size,
@@ -217,6 +225,14 @@ def _new_plan(
         rates=rates,
         levels=_levels(family, parent, rates, options),
     )
+
+
+def _run_named(store: ObjectStore, run: str, environment: str) -> RunStore:
+    found = RunStore(store, run)
+    plays = found.describe().parameters.get("environment", {}).get("id")
+    if plays != environment:
+        raise ConfigurationError(f"run: {run!r} plays {plays!r}, not {environment!r}: name another run, or none")
+    return found
 
 
 def _levels(

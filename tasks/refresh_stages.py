@@ -106,10 +106,10 @@ async def cached(
     return made
 
 
-def windows_of(family: TaskFamily, plan: RefreshPlan) -> list[Window]:
+def windows_of(plan: RefreshPlan) -> list[Window]:
     """The windows of a plan."""
     options = plan.options
-    return proposing.windows(family.id, plan.seed, options.proposals, size=options.window, levels=plan.levels)
+    return proposing.windows(plan.environment, plan.seed, options.proposals, size=options.window, levels=plan.levels)
 
 
 async def propose_and_validate(
@@ -128,8 +128,7 @@ async def proposed_of(store: ObjectStore, family: TaskFamily, plan: RefreshPlan)
     """What all windows of a plan came to."""
     deadline_s = plan.options.step_deadline_s
     return [
-        await propose_and_validate(store, family, window, step_deadline_s=deadline_s)
-        for window in windows_of(family, plan)
+        await propose_and_validate(store, family, window, step_deadline_s=deadline_s) for window in windows_of(plan)
     ]
 
 
@@ -143,7 +142,7 @@ async def held_out_tasks(store: ObjectStore, family: TaskFamily, plan: RefreshPl
     name = tasksets.held_out_name(plan.task_set)
     if plan.held_out_version is not None:
         return tuple(await asyncio.to_thread(tasksets.load, store, name, plan.held_out_version))
-    window = Window(family.id, HELD_OUT_SEED, plan.held_out_tasks)
+    window = Window(plan.environment, HELD_OUT_SEED, plan.held_out_tasks)
     found = await propose_and_validate(store, family, window, step_deadline_s=plan.options.step_deadline_s)
     if found.validation.refused:
         raise EnvironmentFailed(_refusal(family, found.validation))
@@ -218,7 +217,7 @@ async def publish(
     store: ObjectStore, family: TaskFamily, plan: RefreshPlan, windows: Sequence[Proposed], candidates: Candidates,
     measured: Measured,
 ) -> Published:  # fmt: skip
-    """Curate a version and make it the newest. Repeating it changes nothing.
+    """Curate a version and make it the newest, unless the newest was made from it already.
 
     Raises:
         ConfigurationError: No task is worth training on.
@@ -260,17 +259,20 @@ async def publish(
     )
     statistics = reporting.stage_statistics(refreshed)
     tasks = [task for task in [*before, *candidates.tasks] if task.id in curated.pools]
-    version = await asyncio.to_thread(
+    notes = _notes(curated, levels, rates)
+    version = TaskSet(tuple(tasks), notes, curated.weights).version
+    await asyncio.to_thread(
         tasksets.publish,
         store,
         plan.task_set,
         tasks,
         held_out=held_out if plan.held_out_version is None else None,
-        notes=_notes(curated, levels, rates),
+        notes=notes,
         weights=curated.weights,
         parent=plan.parent,
-        lineage=lineage_of(plan, windows_of(family, plan)),
+        lineage=lineage_of(plan, windows_of(plan)),
         statistics=statistics,
+        make_newest=not await asyncio.to_thread(_has_children, store, plan.task_set, version),
     )
     page = reporting.markdown(replace(refreshed, version=version))
     return Published(plan.task_set, version, TaskSet(tuple(held_out)).version, page, statistics)
@@ -307,6 +309,14 @@ async def _validated(
     kept = tuple(task for task in tasks if task.id in accepted)
     known = {task.id: level if level is not None else level_of(family, task) for task in kept}
     return Proposed(kept, {one: found for one, found in known.items() if found is not None}, found, len(tasks))
+
+
+def _has_children(store: ObjectStore, name: str, version: str) -> bool:
+    """Whether the newest version was made from this one: a refresh that is repeated later must not undo it."""
+    try:
+        return version in tasksets.ancestors(store, name, tasksets.head(store, name).version)
+    except ObjectMissing:
+        return False
 
 
 def _earlier(store: ObjectStore, plan: RefreshPlan) -> list[Task]:

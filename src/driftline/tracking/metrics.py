@@ -108,27 +108,17 @@ GROUPS_DIVERGED = _row(
 )
 MEMBERS_INVALID = _row("groups/invalid_members", "episodes", "Members of the batch left out of the statistics.")
 
-# Where the batch's tasks come from.
+# Where the batch's tasks come from, and how their environments fare.
 TASK_SET_NUMBER = _row("tasks/version_number", "1", "How many versions of the task set the run has taken up.")
 TASK_SET_SHARE = _row(
     "tasks/newest_version_share", "share", "Share of the batch's groups that play its newest version."
 )
 TASK_SET_SUCCESS = _row("tasks/success_newest_version", "share", "Success on those groups.")
 TASK_SET_SUCCESS_OLDER = _row("tasks/success_older_versions", "share", "Success on the others.")
-POOL_SUCCESS: Mapping[str, str] = {
-    pool: _row(f"tasks/success_{pool}", "share", f"Success on the batch's groups whose task was {meaning}.")
-    for pool, meaning in pools.MEANING.items()
-}
-POOL_SHARE: Mapping[str, str] = {
-    pool: _row(f"tasks/groups_{pool}", "share", f"Share of the batch's groups that come from the pool `{pool}`.")
-    for pool in POOL_SUCCESS
-}
-ENVIRONMENT_FAILURE_SHARE = _row(
-    "environments/failure_share", "share", "Of the worst environment's last episodes: those that it failed."
-)
-ENVIRONMENT_TIMEOUT_SHARE = _row(
-    "environments/timeout_share", "share", "Of the worst environment's last episodes: those that took too long."
-)
+POOL_SUCCESS = {pool: _row(f"tasks/success_{pool}", "share", text) for pool, text in pools.SUCCESS.items()}
+POOL_SHARE = {pool: _row(f"tasks/groups_{pool}", "share", text) for pool, text in pools.SHARE.items()}
+ENVIRONMENT_FAILURE_SHARE = _row("environments/failure_share", "share", "Last episodes failed, of the worst one.")
+ENVIRONMENT_TIMEOUT_SHARE = _row("environments/timeout_share", "share", "Last episodes timed out, of the worst one.")
 ENVIRONMENTS_QUARANTINED = _row("environments/quarantined", "environments", "Environments that are played no more.")
 
 # What admission made of the batch, and of the groups given up since the previous step.

@@ -108,6 +108,8 @@ async def test_the_same_refresh_gives_the_same_version_whatever_has_happened_sin
     assert tasksets.head(store, NAME) == head
     other = await carry_out(store, plan_of(store, seed=4), by_length(store))
     assert tasksets.manifest(store, NAME, other.version).parent == first.version
+    assert await carry_out(store, plan_of(store), never) == first
+    assert tasksets.head(store, NAME).version == other.version, "a refresh that is repeated undoes no later one"
 
 
 async def test_what_was_retired_is_not_proposed_again():
@@ -236,6 +238,14 @@ async def test_impossible_options_are_refused():
         _ = options(target_low=0.9).rules
     with pytest.raises(ConfigurationError, match="no pool 'easy'"):
         _ = options(weights={"easy": 1.0}).rules
+
+
+async def test_a_run_that_plays_another_environment_is_refused():
+    store = MemoryStore()
+    await finished_run(store)
+    family: Any = OddFamily("works")
+    with pytest.raises(ConfigurationError, match="plays 'pointer_chase/v1', not 'odd/v1'"):
+        pinned_plan(store, family, NAME, seed=1, size=4, held_out_tasks=2, options=options(), run=RUN)
 
 
 async def test_a_run_under_way_has_its_cells_measure(monkeypatch: pytest.MonkeyPatch):
