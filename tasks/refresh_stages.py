@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import TypeVar
 
 from driftline import __version__
@@ -106,6 +109,15 @@ async def cached(
     return made
 
 
+@cache
+def source_digest(family: type) -> str:
+    """Of the modules that a family is made of: whoever mends one has its tasks validated again."""
+    file = Path(inspect.getfile(family))
+    packaged = (file.parent / "__init__.py").exists()
+    files = sorted(file.parent.rglob("*.py")) if packaged else [file]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
 def windows_of(plan: RefreshPlan) -> list[Window]:
     """The windows of a plan."""
     options = plan.options
@@ -121,7 +133,8 @@ async def propose_and_validate(
         tasks = await asyncio.to_thread(proposing.propose, family, window)
         return await _validated(family, tasks, window.level, step_deadline_s)
 
-    return await cached(store, "window", (asdict(window), step_deadline_s, __version__), Proposed, make)
+    inputs = (asdict(window), step_deadline_s, source_digest(type(family)))
+    return await cached(store, "window", inputs, Proposed, make)
 
 
 async def proposed_of(store: ObjectStore, family: TaskFamily, plan: RefreshPlan) -> list[Proposed]:
