@@ -25,6 +25,7 @@ from driftline.rollout.background import StoreThreads
 from driftline.rollout.bootstrap import make_engine, pin, read_run
 from driftline.rollout.collector import Collector
 from driftline.rollout.episode import EpisodeLimits, EpisodeResources
+from driftline.rollout.fairness import settled_heap
 from driftline.rollout.groups import TaskSource
 from driftline.rollout.guard import EnvironmentGuard
 from driftline.rollout.meters import BusyMeter, WaitingMeter
@@ -123,8 +124,9 @@ async def collect(
         cell, parameters.limits.watchdog_s, works=telemetry.works, progress=telemetry.progress, on_deaf=on_deaf
     )
     try:
-        async with pool, telemetry.lag.measured(watchdog.beat):
-            await watchdog.watch(collector.collect())
+        with settled_heap():
+            async with pool, telemetry.lag.measured(watchdog.beat):
+                await watchdog.watch(collector.collect())
     finally:
         threads.close()
         await tasks.close()

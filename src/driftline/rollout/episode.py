@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from driftline.engine.protocol import Engine, Generation, GenerationRequest
@@ -32,6 +32,7 @@ from driftline.errors import DeadlineExceeded, DriftlineError, EngineDied, Engin
 from driftline.params import RunParameters
 from driftline.records import EpisodeSeconds, Trajectory, TrajectoryStatus
 from driftline.rollout import assignment
+from driftline.rollout.fairness import Slices
 from driftline.rollout.guard import EnvironmentGuard
 from driftline.rollout.meters import BusyMeter
 from driftline.rollout.played import PlayedEnvironment
@@ -110,6 +111,8 @@ class EpisodeResources:
     clock: Callable[[], float] = time.time
     pool: EnvironmentPool | None = None
     """Where environments live; None is all in the event loop."""
+    slices: Slices = field(default_factory=Slices)
+    """Lets a few of many episodes go on in each round of the event loop."""
 
 
 class Episode:
@@ -177,6 +180,7 @@ class Episode:
         return self._trajectory(started_unix)
 
     async def _run(self) -> None:
+        await self._using.slices.turn()
         prompt = await self._environment.reset()
         self.messages.extend(_readable(prompt))
         observed = await self._tokens(prompt, lambda: self._using.renderer.start(prompt))
@@ -230,7 +234,9 @@ class Episode:
             if room <= 0:
                 return self._using.renderer.text(ids), prescribed is not None
             generation = await self._generate(self._request(room, part, stop_ids))
+            # At once, or an account of tokens that is taken meanwhile would lack these.
             self._transcript.sampled(generation)
+            await self._using.slices.turn()
             ids.extend(generation.token_ids)
             if generation.finish_reason != "abort":
                 if prescribed is not None and len(ids) != prescribed:
