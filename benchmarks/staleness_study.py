@@ -194,6 +194,8 @@ def figures_of(arm: Arm, seed: int, records: Sequence[StepRecord]) -> dict[str, 
         "dropped_share": (dropped + given_up) / max(1, tokens + given_up),
         "admission_s": mean([record.metrics[metrics.ADMISSION_SECONDS] for record in records]),
         "admission_forward_s": mean([record.metrics[metrics.ADMISSION_SCORE_SECONDS] for record in records]),
+        "steering_s": mean([record.metrics[metrics.STEERING_SECONDS] for record in records]),
+        "steering_share": steering_share(records),
         "reward_last": mean([record.metrics[metrics.REWARD_MEAN] for record in records[-5:]]),
         "curve": [
             {
@@ -206,6 +208,15 @@ def figures_of(arm: Arm, seed: int, records: Sequence[StepRecord]) -> dict[str, 
             for record in records
         ],
     }
+
+
+def steering_share(records: Sequence[StepRecord]) -> float:
+    """Share of the steps' wall clock that divergence, admission, controller, diagnosis and ledger took.
+
+    Forward passes that score waiting groups are aside. At most: some of it is done while the trainer would wait.
+    """
+    seconds = sum(record.times.committed - record.times.previous_commit for record in records)
+    return sum(record.metrics[metrics.STEERING_SECONDS] for record in records) / seconds
 
 
 async def carry_out(given: argparse.Namespace, done: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "success_difference": _mean([found["success"] - other["success"] for found, other in paired]),
                 "step_ratio": _mean([found["step_s"] / other["step_s"] for found, other in paired]),
                 "wall_clock_ratio": _mean([found["wall_clock_s"] / other["wall_clock_s"] for found, other in paired]),
-                **{key: _mean([found[key] for found in own]) for key in _MEANS},
+                **{key: _mean([found[key] for found in own if key in found]) for key in _MEANS},
             }
         )
     return rows
@@ -51,6 +51,7 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 _MEANS = (
     "steps", "success", "wall_clock_s", "step_s", "effective_lead_batches", "lead_batches_mean", "k3_nats",
     "ess_fraction", "dropped_share", "reward_last", "admission_s", "admission_forward_s",
+    "steering_s", "steering_share",
 )  # fmt: skip
 
 

@@ -174,9 +174,12 @@ def replay(
     if json_path is not None:
         json_path.write_text(json.dumps(dict(result), indent=2) + "\n")
     if not result["agrees"]:
-        complaints.print(f"[bold red]the replay does not agree with the record[/] (within {result['tolerance']:g})")
+        complaints.print(
+            "[bold red]the replay does not agree with the record[/] "
+            f"(log-probabilities within {result['tolerance']:g} nats)"
+        )
         raise typer.Exit(1)
-    console.print(f"the replay agrees with the record within {result['tolerance']:g}")
+    console.print(f"the replay agrees with the record (log-probabilities within {result['tolerance']:g} nats)")
 
 
 @app.command()

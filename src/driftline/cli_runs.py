@@ -46,9 +46,10 @@ def replay(run_store: RunStore, step: int, say: Callable[[str], None]) -> Mappin
 def replay_table(result: Mapping[str, Any]) -> Table:
     """A replay's figures beside the record's."""
     title = f"step {result['step']} of run {result['run']}, from version {result['version_in']}"
-    table = Table("figure", "record", "replay", "difference", title=title, title_justify="left")
+    table = Table("figure", "record", "replay", "difference", "allowed", title=title, title_justify="left")
     for name, figure in result["figures"].items():
-        table.add_row(name, f"{figure['record']:.8g}", f"{figure['replay']:.8g}", f"{figure['difference']:.1e}")
+        differs = (f"{figure[what]:.1e}" for what in ("difference", "allowed"))
+        table.add_row(name, f"{figure['record']:.8g}", f"{figure['replay']:.8g}", *differs)
     return table
 
 

@@ -19,6 +19,11 @@ PROBE_NATS = {"float32": 1e-4, "bfloat16": 0.1}
 """Largest difference of a log-probability that equal weights show between the two. In bfloat16 the measured floor of
 a small model is 0.036 at most."""
 
+K3_SHARES = (0.5, 0.9, 0.99)
+"""Quantiles of the members' k3 that are shown: of what is never negative, the upper tail is far off."""
+RATIO_SHARES = (0.01, 0.5, 0.99)
+"""Those of their ratios: a member may have become far less likely, or far more."""
+
 Verdict = Literal["keep", "down_weight", "drop"]
 """What admission makes of a member."""
 Reason = Literal["", "age", "k3", "ess", "not_finite", "invalid"]

@@ -131,6 +131,8 @@ class Group:
     task_set: str
     trajectories: tuple[Trajectory, ...]
     key: str = ""
+    incarnation: str = ""
+    """Start of the cell's process that wrote the object; empty where that is not known."""
 
     @property
     def valid_members(self) -> int:
@@ -259,7 +261,9 @@ class StepRecord:
     """Of the batch's tokens of each lag, before the step; the largest stands for all beyond it."""
     by_environment: Mapping[str, DivergenceSummary] = field(default_factory=dict[str, DivergenceSummary])
     floor_by_cell: Mapping[str, DivergenceSummary] = field(default_factory=dict[str, DivergenceSummary])
-    """Cell -> of the batch's tokens of lag 0 that it generated."""
+    """Cell -> of the batch's members, all of whose tokens are of lag 0, that its newest incarnation generated."""
+    incarnations: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Cell -> incarnation that `floor_by_cell` is of."""
     diagnosis: Diagnosis | None = None
     format: int = FORMAT
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from benchmarks.staleness_study import arms
+from benchmarks.staleness_study import arms, steering_share
 from benchmarks.staleness_table import COLUMNS, summarise, table
+from driftline.records import StepRecord, StepTimes
+from driftline.tracking import metrics
+from tests.support.records import step_record
 
 
 def result(arm: str, seed: int, success: float, step_s: float) -> dict[str, Any]:
@@ -34,6 +38,22 @@ def test_an_arm_is_compared_with_the_synchronous_one_of_its_seed():
     assert admission["success_difference"] == pytest.approx(0.0), "of the seeds that both have"
     assert admission["step_ratio"] == pytest.approx(0.75)
     assert admission["wall_clock_s"] == pytest.approx(80 / 3)
+
+
+def test_results_of_before_a_figure_was_measured_stand_beside_those_with_it():
+    with_it = result("controller", 1, 0.7, 2.0) | {"steering_s": 0.05, "steering_share": 0.02}
+    (row,) = summarise([result("controller", 0, 0.7, 2.0), with_it])
+    assert (row["steering_s"], row["steering_share"]) == (0.05, 0.02)
+    (row,) = summarise([result("controller", 0, 0.7, 2.0)])
+    assert row["steering_share"] is None
+
+
+def test_the_share_of_steering_is_of_the_whole_wall_clock():
+    def record(step: int, seconds: float, steering_s: float) -> StepRecord:
+        times = StepTimes(100.0, 0.0, 0.0, 0.0, 0.0, 100.0 + seconds)
+        return replace(step_record(step, None), times=times, metrics={metrics.STEERING_SECONDS: steering_s})
+
+    assert steering_share([record(1, 2.0, 0.1), record(2, 8.0, 0.3)]) == pytest.approx(0.04)
 
 
 def test_without_a_synchronous_arm_nothing_is_relative():

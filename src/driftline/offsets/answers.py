@@ -83,7 +83,12 @@ def engine(view: RunView, report: OffsetReport, now: float) -> Engine:
     """What one engine is generating with."""
     recent = view.steps[-RECENT_STEPS:]
     age_s = max(0.0, now - report.heartbeat_unix)
-    floors = [step.floor_by_cell[report.cell] for step in recent if report.cell in step.floor_by_cell]
+    floors = [
+        step.floor_by_cell[report.cell]
+        for step in recent
+        if report.cell in step.floor_by_cell
+        and step.incarnations.get(report.cell, report.incarnation) == report.incarnation
+    ]
     return Engine(
         engine=report.cell,
         incarnation=report.incarnation,

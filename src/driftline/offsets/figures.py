@@ -32,6 +32,9 @@ KEPT: tuple[str, ...] = (
     metrics.LOGPROB_DIFFERENCE_MAX,
     metrics.FLOOR_K3,
     metrics.FLOOR_DIFFERENCE_MAX,
+    *metrics.MEMBER_K3.values(),
+    *metrics.MEMBER_GEOMETRIC_RATIO.values(),
+    *metrics.MEMBER_SEQUENCE_RATIO.values(),
     metrics.IMPORTANCE_RAW_MEAN,
     metrics.IMPORTANCE_RAW_MAX,
     metrics.IMPORTANCE_APPLIED_MEAN,
@@ -115,8 +118,13 @@ class StepFigures:
     by_environment: Mapping[str, DivergenceSummary]
     by_version: Mapping[int, TokenDivergence]
     """Version that sampled -> of its tokens in the batch."""
+    member_k3_by_version: Mapping[int, array[float]]
+    """Version that sampled -> k3 a token of what it sampled of each member."""
+    member_k3_by_environment: Mapping[str, array[float]]
     by_cell: Mapping[str, TokenDivergence]
     floor_by_cell: Mapping[str, DivergenceSummary]
+    incarnations: Mapping[str, str]
+    """Cell -> incarnation that `floor_by_cell` is of."""
     admission: Mapping[tuple[str, str], Admitted]
     """(verdict, reason) -> members of the batch and of the groups given up."""
     give_ups: Mapping[str, Admitted]
@@ -157,8 +165,16 @@ def figures(record: StepRecord) -> StepFigures:
         by_lag=record.by_lag,
         by_environment=record.by_environment,
         by_version=_by_version(record.groups),
+        member_k3_by_version=_arrays((part.version, part.k3) for use in uses for part in use.segments),
+        member_k3_by_environment=_arrays(
+            (group.environment, whole.k3)
+            for group in record.groups
+            for use in group.uses
+            if group.environment and (whole := pooled_tokens(use.segments)) is not None
+        ),
         by_cell=_by_cell(record.groups),
         floor_by_cell=record.floor_by_cell,
+        incarnations=record.incarnations,
         admission=_admission([*uses, *left_out]),
         give_ups={reason: Admitted(len(tokens), sum(tokens)) for reason, tokens in give_ups.items()},
         diagnosis=record.diagnosis,
@@ -168,6 +184,14 @@ def figures(record: StepRecord) -> StepFigures:
 
 def _value(record: StepRecord, name: str) -> float:
     return record.metrics.get(name, math.nan)
+
+
+def _arrays(parts: Iterable[tuple[KeyT, float]]) -> dict[KeyT, array[float]]:
+    """The values of each key, in four bytes each."""
+    found: dict[KeyT, array[float]] = {}
+    for key, value in parts:
+        found.setdefault(key, array("f")).append(value)
+    return found
 
 
 def _by_version(groups: Iterable[GroupUse]) -> dict[int, TokenDivergence]:

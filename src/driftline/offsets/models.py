@@ -127,6 +127,11 @@ class DivergencePart(_Answer):
     ess_fraction: float | None
     ess_tokens: float | None
     ratio_mean: float | None
+    members: int = Field(0, description="Members with such tokens, as far as records say it of single ones.")
+    member_k3_nats: dict[str, float] = Field(
+        default_factory=dict[str, float],
+        description="Quantiles of k3 a token over these members: by `p50`, `p90`, `p99`.",
+    )
     or_more: bool = Field(False, description="Whether the lag stands for all larger ones too.")
 
 

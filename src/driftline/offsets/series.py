@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from driftline.measured import Cause, DivergenceSummary, pooled
+from driftline.measured import K3_SHARES, Cause, DivergenceSummary, pooled
 from driftline.offsets.answers import budget, finite, parameter
 from driftline.offsets.downsample import buckets, column, gathered, largest, mean
 from driftline.offsets.figures import KEPT, StepFigures, TokenDivergence, pooled_tokens
@@ -16,6 +18,8 @@ from driftline.offsets.models import By, Divergence, DivergencePart, History, Sp
 from driftline.offsets.reader import RunView
 from driftline.records import Span
 from driftline.tracking import metrics
+
+KeyT = TypeVar("KeyT")
 
 SEVERITY: tuple[Cause, ...] = ("healthy", "staleness", "engine mismatch", "failed weight sync")
 """The worst last."""
@@ -47,18 +51,29 @@ def divergence(view: RunView, by: By, window: int) -> Divergence:
 def _parts(steps: Sequence[StepFigures], by: By) -> list[DivergencePart]:
     if by == "environment":
         found = _pool(step.by_environment for step in steps)
-        return [_part(name, found[name]) for name in sorted(found)]
+        members = _joined(step.member_k3_by_environment.items() for step in steps)
+        return [_part(name, found[name], members.get(name)) for name in sorted(found)]
     if by == "lag":
         lags = _pool(step.by_lag for step in steps)
         capped = max(lags, default=0)
         seen = largest(step.value(metrics.LAG_STEPS_MAX) for step in steps) or 0.0
-        return [_part(str(lag), lags[lag], or_more=lag == capped and seen > lag) for lag in sorted(lags)]
+        members = _joined(
+            (
+                (min(capped, max(0, step.version_in - sampled)), found)
+                for sampled, found in step.member_k3_by_version.items()
+            )
+            for step in steps
+        )
+        return [
+            _part(str(lag), lags[lag], members.get(lag), or_more=lag == capped and seen > lag) for lag in sorted(lags)
+        ]
+    members = _joined(step.member_k3_by_version.items() for step in steps)
     versions: dict[int, list[TokenDivergence]] = {}
     for step in steps:
         for version, found_tokens in step.by_version.items():
             versions.setdefault(version, []).append(found_tokens)
     return [
-        _sampled(str(version), whole)
+        _sampled(str(version), whole, members.get(version))
         for version, some in sorted(versions.items())
         if (whole := pooled_tokens(some)) is not None
     ]
@@ -72,7 +87,27 @@ def _pool(parts: Iterable[Mapping[Any, DivergenceSummary]]) -> dict[Any, Diverge
     return {key: whole for key, some in found.items() if (whole := pooled(some)).tokens}
 
 
-def _part(key: str, found: DivergenceSummary, *, or_more: bool = False) -> DivergencePart:
+def _joined(parts: Iterable[Iterable[tuple[KeyT, array[float]]]]) -> dict[KeyT, array[float]]:
+    """The values of each key, over some steps."""
+    found: dict[KeyT, array[float]] = {}
+    for key, values in chain.from_iterable(parts):
+        found.setdefault(key, array("f")).extend(values)
+    return found
+
+
+def _quantiles(members: array[float] | None) -> dict[str, float]:
+    """Quantiles of the members' k3 that are numbers, by name; none without."""
+    values = np.frombuffer(members or b"", dtype=np.float32)
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return {}
+    found = np.quantile(values.astype(np.float64), K3_SHARES)
+    return {f"p{100 * share:.0f}": float(value) for share, value in zip(K3_SHARES, found, strict=True)}
+
+
+def _part(
+    key: str, found: DivergenceSummary, members: array[float] | None, *, or_more: bool = False
+) -> DivergencePart:
     return DivergencePart(
         key=key,
         tokens=found.tokens,
@@ -85,11 +120,13 @@ def _part(key: str, found: DivergenceSummary, *, or_more: bool = False) -> Diver
         ess_fraction=finite(found.ess_fraction),
         ess_tokens=finite(found.ess),
         ratio_mean=finite(found.ratio_mean),
+        members=len(members or ()),
+        member_k3_nats=_quantiles(members),
         or_more=or_more,
     )
 
 
-def _sampled(key: str, found: TokenDivergence) -> DivergencePart:
+def _sampled(key: str, found: TokenDivergence, members: array[float] | None) -> DivergencePart:
     return DivergencePart(
         key=key,
         tokens=found.tokens,
@@ -102,6 +139,8 @@ def _sampled(key: str, found: TokenDivergence) -> DivergencePart:
         ess_fraction=finite(found.ess_fraction),
         ess_tokens=finite(found.ess_fraction * found.tokens),
         ratio_mean=finite(1 + found.k3 - found.k1),
+        members=len(members or ()),
+        member_k3_nats=_quantiles(members),
         or_more=False,
     )
 

@@ -9,7 +9,7 @@ carry checksums.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import groupby, pairwise
 from typing import Any, get_args
 
@@ -130,8 +130,11 @@ def decode_object(body: bytes, *, run: str, key: str) -> tuple[list[Group], Cell
         raise CorruptObject(f"{key} does not hold whole groups: {error}") from None
     if len({g.number for g in groups}) != len(groups):
         raise CorruptObject(f"{key} names a group twice")
-    account = (table.schema.metadata or {}).get(ACCOUNT_KEY)
-    return groups, None if account is None else decode(CellAccount, account, key=key)
+    found = (table.schema.metadata or {}).get(ACCOUNT_KEY)
+    if found is None:
+        return groups, None
+    account = decode(CellAccount, found, key=key)
+    return [replace(group, incarnation=account.incarnation) for group in groups], account
 
 
 def _check_metadata(schema: pa.Schema, run: str, key: str) -> None:

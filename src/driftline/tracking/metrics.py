@@ -11,40 +11,19 @@ made it.
 
 from __future__ import annotations
 
-import difflib
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
 
-from driftline.errors import ConfigurationError
+from driftline.measured import K3_SHARES, RATIO_SHARES
 from driftline.tracking import causes, pools
 from driftline.tracking.causes import CAUSES as CAUSES
 from driftline.tracking.causes import Cause as Cause
-
-Source = Literal["trainer", "cell", "evaluation", "report"]
-"""Who writes it: the trainer after a step, a rollout cell, the evaluation, or the parent flow from the store."""
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One row of the table."""
-
-    name: str
-    unit: str
-    meaning: str
-    source: Source
-
-
-_ROWS: dict[str, Metric] = {}
-
-
-def _row(name: str, unit: str, meaning: str, source: Source = "trainer") -> str:
-    if name in _ROWS:
-        raise AssertionError(f"{name} is in the table twice")
-    _ROWS[name] = Metric(name, unit, meaning, source)
-    return name
-
+from driftline.tracking.table import TABLE as TABLE
+from driftline.tracking.table import Metric as Metric
+from driftline.tracking.table import check as check
+from driftline.tracking.table import markdown as markdown
+from driftline.tracking.table import quantiles as _quantiles
+from driftline.tracking.table import row as _row
 
 # What the episodes of the batch earned, and how long they were.
 REWARD_MEAN = _row("rollout/reward_mean", "reward", "Mean reward of the batch's valid members.")
@@ -191,6 +170,13 @@ FLOOR_K3 = _row(
 FLOOR_DIFFERENCE_MAX = _row(
     "divergence/floor_difference_max_nats", "nats", "Largest |behaviour - current| over the tokens of lag 0."
 )
+MEMBER_K3 = _quantiles("divergence/member_k3_{}_nats", "nats", "k3 a token of a member", K3_SHARES)
+MEMBER_GEOMETRIC_RATIO = _quantiles(
+    "importance/member_geometric_ratio_{}", "1", "geometric mean of a member's ratios", RATIO_SHARES
+)
+MEMBER_SEQUENCE_RATIO = _quantiles(
+    "importance/member_sequence_ratio_{}", "1", "product of a member's ratios", RATIO_SHARES
+)
 IMPORTANCE_RAW_MEAN = _row("importance/raw_mean", "1", "Mean importance weight before truncation.")
 IMPORTANCE_RAW_MAX = _row("importance/raw_max", "1", "Largest importance weight before truncation.")
 IMPORTANCE_APPLIED_MEAN = _row("importance/applied_mean", "1", "Mean importance weight that the loss used.")
@@ -233,6 +219,11 @@ EPISODE_SUM: Mapping[str, str] = {
     part: _row(f"episode_sum/{part}_seconds", "s", f"Sum over the batch's (concurrent) episodes of seconds {part}.")
     for part in ("queued", "resetting", "prefilling", "decoding", "in_tools", "in_reward")
 }
+STEERING_SECONDS = _row(
+    "step/steering_seconds",
+    "s",
+    "Admission, divided figures, controller, diagnosis and ledger since the previous step, forward passes aside.",
+)
 STEP_SECONDS = _row("step/seconds", "s", "From the previous commit to this one.")
 PUBLISH_SECONDS = _row("publish/seconds", "s", "From optimizer done until the weights and their manifest are stored.")
 PUBLISH_BYTES = _row("publish/bytes", "bytes", "Size of the published version.")
@@ -359,40 +350,6 @@ EVALUATION_INVALID = _row(
     "evaluation/invalid_episodes", "episodes", "Held-out episodes without reward.", "evaluation"
 )
 EVALUATION_SECONDS = _row("evaluation/seconds", "s", "Duration of the evaluation.", "evaluation")
-
-TABLE: Mapping[str, Metric] = _ROWS
-"""Name -> row, in the order of the page."""
-
-
-def check(names: Iterable[str]) -> None:
-    """Refuse names that are not in the table.
-
-    Raises:
-        ConfigurationError: A name is unknown; the message names the closest one.
-    """
-    for name in names:
-        if name not in TABLE:
-            close = difflib.get_close_matches(name, TABLE, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else "add it to driftline/tracking/metrics.py"
-            raise ConfigurationError(f"no metric is named {name!r}: {hint}")
-
-
-def markdown() -> str:
-    """The table as the Markdown page `docs/metrics.md`."""
-    lines = [
-        "# Metrics",
-        "",
-        "Generated from `driftline.tracking.metrics` by `python -m driftline.tracking.metrics > docs/metrics.md`.",
-        "The step axis is the number of the optimizer step; a cell and the evaluation log under the policy version,",
-        "which is the number of the step that made it.",
-        "",
-        "| Name | Unit | Meaning | Written by |",
-        "|---|---|---|---|",
-    ]
-    for row in TABLE.values():
-        meaning = row.meaning.replace("|", "\\|")
-        lines.append(f"| `{row.name}` | {row.unit} | {meaning} | {row.source} |")
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

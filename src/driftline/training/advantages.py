@@ -12,6 +12,9 @@ own sums), or with one valid member, gets zeros.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -23,10 +26,14 @@ ADVANTAGES = ("grpo", "grpo_population", "dr_grpo", "rloo", "maxrl")
 
 def has_signal(rewards_G: Tensor, valid_G: Tensor) -> bool:
     """Whether a group teaches anything: at least two valid members, with different rewards."""
-    rewards = rewards_G[valid_G.bool()].double()
-    if rewards.numel() < 2:
+    return rewards_differ(rewards_G[valid_G.bool()].tolist())  # pyright: ignore[reportUnknownMemberType]
+
+
+def rewards_differ(rewards: Sequence[float]) -> bool:
+    """Whether the rewards of a group's valid members teach anything: there are two or more, and they differ."""
+    if len(rewards) < 2 or not math.isfinite(sum(rewards)):
         return False
-    return bool(rewards.max() - rewards.min() > _ROUNDING * rewards.abs().max())
+    return max(rewards) - min(rewards) > _ROUNDING * max(map(abs, rewards))
 
 
 def group_advantages(rewards_G: Tensor, valid_G: Tensor, kind: str = "grpo") -> Tensor:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from driftline.divergence.admission import AdmissionPolicy, Candidate, GroupAdmission, admit_group
 from driftline.records import GiveUp, Group
-from driftline.training.members import GroupScore, candidates, member_uses, scored
+from driftline.training.members import GroupScore, MemberFacts, candidates, facts_of, member_uses, scored
 
 FEWEST_VALID_MEMBERS = 2
 """A group with fewer has no statistics."""
@@ -46,6 +46,8 @@ class Judged:
     """Why it is to be given up, None if it can be trained on. Begins with its kind."""
     final: bool
     """Whether nothing more is to be measured at this version."""
+    facts: tuple[MemberFacts, ...]
+    """For whoever judges it again, at another version or with a score."""
 
     def give_up(self, reason: str | None = None) -> GiveUp:
         """The group as one that is given up, for a reason of its own if none is given."""
@@ -79,7 +81,14 @@ class Decision:
         return tuple(judged.group for judged in self.waiting if not judged.final)
 
 
-def judge(group: Group, score: GroupScore | None, *, version: int, policy: AdmissionPolicy) -> Judged:
+def judge(
+    group: Group,
+    score: GroupScore | None,
+    *,
+    version: int,
+    policy: AdmissionPolicy,
+    facts: tuple[MemberFacts, ...] | None = None,
+) -> Judged:
     """Judge one finished group.
 
     Args:
@@ -87,16 +96,18 @@ def judge(group: Group, score: GroupScore | None, *, version: int, policy: Admis
         score: Its divergence from `version`, None while it was not measured.
         version: Number of the policy version that the next step trains from.
         policy: Who is admitted.
+        facts: Of its members, where it was judged before.
     """
-    by_age = candidates(group, version)
+    facts = facts or facts_of(group)
+    by_age = candidates(facts, version)
     unscored = admit_group(by_age, policy)
-    reason = _invalid(group) or _stale(by_age, unscored, policy)
+    reason = _invalid(group, facts) or _stale(by_age, unscored, policy)
     if reason is not None or score is None:
         final = reason is not None or not policy.limits_divergence
-        return Judged(group, version, unscored, None, reason, final)
+        return Judged(group, version, unscored, None, reason, final, facts)
     measured = scored(by_age, score)
     admission = admit_group(measured, policy)
-    return Judged(group, version, admission, score, _diverged(measured, admission, policy), final=True)
+    return Judged(group, version, admission, score, _diverged(measured, admission, policy), True, facts)
 
 
 def decide(finished: Iterable[Judged], *, failed_before: int, rule: BatchRule) -> Decision:
@@ -133,10 +144,11 @@ def count_failed(give_ups: Collection[GiveUp]) -> int:
     return sum(give_up.reason.startswith(INVALID) for give_up in give_ups)
 
 
-def _invalid(group: Group) -> str | None:
-    if group.valid_members >= FEWEST_VALID_MEMBERS:
+def _invalid(group: Group, facts: Sequence[MemberFacts]) -> str | None:
+    valid = sum(one.valid for one in facts)
+    if valid >= FEWEST_VALID_MEMBERS:
         return None
-    return f"{INVALID}: {group.valid_members} of {len(group.trajectories)} ({_causes(group)})"
+    return f"{INVALID}: {valid} of {len(group.trajectories)} ({_causes(group)})"
 
 
 def _stale(members: Sequence[Candidate], admission: GroupAdmission, policy: AdmissionPolicy) -> str | None:

@@ -22,9 +22,10 @@ from driftline.store.run_store import RunStore, TrainerLease
 from driftline.tracking.intervals import Interval, union
 from driftline.training.batching import DIVERGED, BatchRule, Decision, Judged, count_failed, decide, judge
 from driftline.training.ledger import TokenBook
-from driftline.training.members import policy_of
+from driftline.training.members import MemberFacts, policy_of
 from driftline.training.reporting import admission_metrics
 from driftline.training.scoring import GroupScorer
+from driftline.training.stopwatch import Stopwatch
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class Intake:
         monotonic: Callable[[], float] = time.monotonic,
         on_damage: Callable[[str, str], None] = lambda key, reason: None,
         diagnose: Callable[[Sequence[Judged]], str] = lambda scored: "",
+        stopwatch: Stopwatch | None = None,
     ) -> None:
         """Go on behind the frontier of the last record.
 
@@ -94,6 +96,7 @@ class Intake:
             on_damage: Called with an object that is set aside, and why.
             diagnose: Called with all groups that were scored since the last step, once admission has given up a
                 batch of them; says what is wrong, or nothing.
+            stopwatch: Runs while groups are judged and tokens are booked.
         """
         gone = [give_up for record in records for give_up in record.give_ups]
         used = {use.group for record in records for use in record.groups}
@@ -107,6 +110,7 @@ class Intake:
         self._diagnose = diagnose
         self._scorer = scorer
         self._admission_s = 0.0
+        self._stopwatch = stopwatch or Stopwatch(monotonic)
         self._run_store = run_store
         self._lease = lease
         self.book = TokenBook(records)
@@ -141,7 +145,8 @@ class Intake:
             self._collect()
             read_s = self._monotonic() - look
             looked = self._clock()
-            decision = self._decide()
+            with self._stopwatch.running():
+                decision = self._decide()
             now = self._clock()
             admission = union([*admission, (looked, now)], gap_s=0.001)
             if decision.batch:
@@ -178,7 +183,8 @@ class Intake:
     def _collect(self) -> None:
         """Take in newly finished groups. Those given up before a restart are put on the next record again."""
         groups, deliveries = self._cursor.look()
-        self.book.read(deliveries, groups, self._cursor.positions)
+        with self._stopwatch.running():
+            self.book.read(deliveries, groups, self._cursor.positions)
         self._set_aside({delivery.key: delivery.damage for delivery in deliveries if delivery.damage})
         for group in groups:
             if group.number in self._spent:
@@ -186,7 +192,8 @@ class Intake:
             if group.number in self._lease.head.given_up:
                 self._note([self._give_up_again(group)])
             else:
-                self._finished[group.number] = self._judge(group)
+                with self._stopwatch.running():
+                    self._finished[group.number] = self._judge(group)
 
     def _set_aside(self, damaged: Mapping[str, str]) -> None:
         """Say in HEAD which objects cannot be read, so that cells play their groups again."""
@@ -204,10 +211,10 @@ class Intake:
                 "limits.damaged_objects"
             )
 
-    def _judge(self, group: Group) -> Judged:
+    def _judge(self, group: Group, facts: tuple[MemberFacts, ...] | None = None) -> Judged:
         begin, version = self._monotonic(), self._version().number
         score = self._scorer.of(group.number, version)
-        judged = judge(group, score, version=version, policy=self._rule.policy)
+        judged = judge(group, score, version=version, policy=self._rule.policy, facts=facts)
         self._admission_s += self._monotonic() - begin
         return judged
 
@@ -217,14 +224,14 @@ class Intake:
         for number, judged in self._finished.items():
             scored = not judged.final and self._scorer.of(number, version) is not None
             if judged.version != version or scored:
-                self._finished[number] = self._judge(judged.group)
+                self._finished[number] = self._judge(judged.group, judged.facts)
 
     def _give_up_again(self, group: Group) -> GiveUp:
         """A group that HEAD has as given up since the last record: the weights are the same, so the reason is."""
         judged = self._judge(group)
         if not judged.final:
             self._scorer.score([group], judged.version)
-            judged = self._judge(group)
+            judged = self._judge(group, judged.facts)
         self._note_dropped([judged])
         return judged.give_up(None if judged.reason else "given up before a restart")
 

@@ -41,27 +41,17 @@ from driftline.training.intake import Intake, ReadyBatch
 from driftline.training.members import batch_weights, in_batch, name_of_sequence, stepped
 from driftline.training.protocol import PolicyTrainer, StepOutcome
 from driftline.training.publishing import PolicyPublisher
-from driftline.training.reporting import group_use, imbalance, ledger_metrics, step_metrics
+from driftline.training.reporting import SHOWN, group_use, imbalance, ledger_metrics, step_metrics
 from driftline.training.resume import make_batch, restore
 from driftline.training.scoring import GroupScorer
 from driftline.training.signing import sign
 from driftline.training.steering import Steering, batch_divergence, change_of_cause
+from driftline.training.stopwatch import Stopwatch
 from driftline.training.store_use import StoreUse
 from driftline.training.task_sets import TaskSetFollower
 
 log = logging.getLogger(__name__)
 
-SHOWN = (
-    metrics.REWARD_MEAN,
-    metrics.SUCCESS_MEAN,
-    metrics.LOSS,
-    metrics.K3,
-    metrics.ESS_FRACTION,
-    metrics.LAG_STEPS_MEAN,
-    metrics.TIME_TO_BATCH,
-    metrics.STEP_SECONDS,
-)
-"""Metrics of a progress event."""
 SENT_AGAIN = 3
 """Last steps whose metrics a trainer that takes a run up sends again: the one before it may not have come to it."""
 
@@ -93,16 +83,18 @@ class TrainingLoop:
         self._signing_key = signing_key
         self._clock = clock
         self._records = run_store.steps()
+        self._stopwatch = Stopwatch()
         self._intake = Intake(
             run_store,
             lease,
             self._records,
             params,
-            GroupScorer(group, params),
+            GroupScorer(group, params, stopwatch=self._stopwatch),
             clock=clock,
             sleep=sleep,
             on_damage=self._tell_of_damage,
             diagnose=self._diagnose_unused,
+            stopwatch=self._stopwatch,
         )
         self._steering = Steering(self._records, params)
         self._health = EnvironmentHealth(params.limits.environment_failures, params.limits.environment_episodes)
@@ -188,12 +180,14 @@ class TrainingLoop:
         """Train, publish, commit; returns the new manifest, and when the step was committed (Unix seconds)."""
         version, step = manifest.version, self._lease.head.step + 1
         train_start = self._clock()
-        uses = tuple(group_use(judged) for judged in ready.judged)
+        with self._stopwatch.running():
+            uses = tuple(group_use(judged) for judged in ready.judged)
         weights = batch_weights(uses, ready.groups)
         outcome = self._train(ready, uses, make_batch(ready.groups, weights, version.number, self._params))
         train_end = self._clock()
-        uses = stepped(uses, ready.groups, outcome.statistics, version.number)
-        self._intake.used(uses)
+        with self._stopwatch.running():
+            uses = stepped(uses, ready.groups, outcome.statistics, version.number)
+            self._intake.used(uses)
         with self._store_use.publishing():
             manifest = self._publisher.publish(
                 PolicyVersion(step, self._lease.epoch), previous=manifest, expect_change=self._must_change(outcome)
@@ -201,7 +195,10 @@ class TrainingLoop:
         now = self._clock()
         times = StepTimes(previous_commit, ready.ready, train_start, train_end, now, now)
         record = self._record(ready, uses, outcome, manifest, times)
-        record, lead_groups = self._steer(record)
+        with self._stopwatch.running():
+            record, lead_groups = self._steer(record)
+        steering = {metrics.STEERING_SECONDS: self._stopwatch.take() + outcome.measuring_s}
+        record = replace(record, metrics={**record.metrics, **steering})
         with self._store_use.committing():
             self._commit(record, lead_groups)
         self._report(record, ready)
@@ -249,13 +246,14 @@ class TrainingLoop:
             time_to_batch_s=parts,
             publish_bytes=sum(entry.bytes for entry in manifest.files),
         )
-        frontier, ledger = self._intake.book.advance(), self._intake.book.ledger()
-        values |= ledger_metrics(ledger) | self._store_use.take(ready.read_s, ledger) | self._intake.admission(uses)
+        with self._stopwatch.running():
+            frontier, ledger = self._intake.book.advance(), self._intake.book.ledger()
+            values |= ledger_metrics(ledger) | self._intake.admission(uses)
+            self._check_ledger(ledger, step)
+            divergence = batch_divergence(in_batch(uses, ready.groups), outcome.statistics, version.number)
         self._health.see(ready.groups, self._intake.give_ups)
         values |= self._task_sets.metrics(uses, head) | self._health.values
-        values[metrics.DAMAGED_OBJECTS] = float(len(head.set_aside))
-        self._check_ledger(ledger, step)
-        divergence = batch_divergence(in_batch(uses, ready.groups), outcome.statistics, version.number)
+        values |= self._store_use.take(ready.read_s, ledger) | {metrics.DAMAGED_OBJECTS: float(len(head.set_aside))}
         return StepRecord(
             run=self._run_store.run,
             step=step,
@@ -275,6 +273,7 @@ class TrainingLoop:
             by_lag=divergence.by_lag,
             by_environment=divergence.by_environment,
             floor_by_cell=divergence.floor_by_cell,
+            incarnations=divergence.incarnations,
         )
 
     def _check_ledger(self, ledger: TokenLedger, step: int) -> None:

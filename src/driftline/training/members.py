@@ -54,20 +54,42 @@ def policy_of(params: RunParameters) -> AdmissionPolicy:
     )
 
 
-def candidates(group: Group, version: int) -> list[Candidate]:
+@dataclass(frozen=True, slots=True)
+class MemberFacts:
+    """What does not change while a member waits, read from its tokens once."""
+
+    ended_by_itself: bool
+    finite: bool
+    oldest_version: int | None
+    """Of its sampled tokens; None where nothing was sampled."""
+
+    @property
+    def valid(self) -> bool:
+        """As `Trajectory.valid`."""
+        return self.ended_by_itself and self.finite
+
+
+def facts_of(group: Group) -> tuple[MemberFacts, ...]:
+    """Of each member of a finished group, in order."""
+    return tuple(
+        MemberFacts(member.ended_by_itself, member.finite, oldest_version(member)) for member in group.trajectories
+    )
+
+
+def candidates(facts: Sequence[MemberFacts], version: int) -> list[Candidate]:
     """The members as admission sees them before they are scored: only what is known without speaks against them.
 
     Args:
-        group: A finished group.
+        facts: Of a group's members.
         version: Number of the version that the next step trains from.
     """
     return [
         Candidate(
-            valid=member.ended_by_itself,
-            lag_max=max(0, version - oldest_version(member, version)),
-            divergence=NOTHING if member.finite else None,
+            valid=one.ended_by_itself,
+            lag_max=0 if one.oldest_version is None else max(0, version - one.oldest_version),
+            divergence=NOTHING if one.finite else None,
         )
-        for member in group.trajectories
+        for one in facts
     ]
 
 

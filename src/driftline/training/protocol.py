@@ -30,6 +30,8 @@ class StepOutcome:
     tokens: int
     """Computed, on all ranks, without padding."""
     padding_share: float
+    measuring_s: float = 0.0
+    """Seconds of one rank in which divergence was measured, on the way of the step."""
 
 
 class PolicyTrainer(Protocol):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import tempfile
 import uuid
 from collections.abc import Mapping
@@ -36,11 +37,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EXACT = 1e-5
-"""Largest difference in fp32 on one rank, relative to the larger of the record's value and 1."""
+"""Largest difference of log-probabilities (nats) in fp32 on one rank; what it makes of each figure is `allowed`."""
 OTHER_ORDER = 1e-3
 """The same where the record's sums were taken over several ranks."""
 COARSE = 5e-2
 """The same where weights and activations are bf16."""
+NORM_ORDER = 1e-4
+"""Least relative difference that a norm of gradients is allowed: its terms cancel, and so the order of sums shows."""
 DEADLINE_S = 600.0
 
 
@@ -53,8 +56,21 @@ class Figure:
     replayed: float
 
     def agrees(self, tolerance: float) -> bool:
-        """Whether the two differ by no more than the tolerance."""
-        return abs(self.recorded - self.replayed) <= tolerance * max(1.0, abs(self.recorded))
+        """Whether the two differ by no more than log-probabilities that are off by `tolerance` nats explain."""
+        return abs(self.recorded - self.replayed) <= allowed(self.name, self.recorded, tolerance)
+
+
+def allowed(name: str, recorded: float, tolerance: float) -> float:
+    """How much a figure may differ where each log-probability may differ by `tolerance` nats.
+
+    k2 and k3 are of second order in the log ratios: near 0 they hardly move, and a tolerance that suits a loss would
+    let any weights pass. A norm of gradients has no scale but its own.
+    """
+    if name in (metrics.K2, metrics.K3):
+        return tolerance * (2 * math.sqrt(2 * abs(recorded)) + abs(recorded) + tolerance)
+    if name == metrics.GRADIENT_NORM:
+        return max(tolerance, NORM_ORDER) * abs(recorded)
+    return tolerance * max(1.0, abs(recorded))
 
 
 def find_record(run_store: RunStore, step: int) -> StepRecord:
@@ -153,6 +169,7 @@ def replay(run: str, step: int) -> None:
                     "record": figure.recorded,
                     "replay": figure.replayed,
                     "difference": abs(figure.recorded - figure.replayed),
+                    "allowed": allowed(figure.name, figure.recorded, tolerance),
                 }
                 for figure in found
             },

@@ -6,18 +6,29 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import torch
-
 from driftline.divergence.age import Age, age
+from driftline.divergence.trajectories import spread
 from driftline.measured import DivergenceSummary
 from driftline.records import GiveUp, Group, GroupUse, MemberUse, StepTimes, TokenLedger, Trajectory
 from driftline.tracking import metrics
 from driftline.tracking.summary import mean, quantile
-from driftline.training.advantages import has_signal
+from driftline.training.advantages import rewards_differ
 from driftline.training.batching import DIVERGED, INVALID, Judged, environment_of
 from driftline.training.members import in_batch, member_uses, trained_divergence
 from driftline.training.protocol import StepOutcome
 from driftline.training.segments import sampled_lags, sampled_segments
+
+SHOWN = (
+    metrics.REWARD_MEAN,
+    metrics.SUCCESS_MEAN,
+    metrics.LOSS,
+    metrics.K3,
+    metrics.ESS_FRACTION,
+    metrics.LAG_STEPS_MEAN,
+    metrics.TIME_TO_BATCH,
+    metrics.STEP_SECONDS,
+)
+"""Metrics of a progress event."""
 
 
 def group_use(judged: Judged) -> GroupUse:
@@ -33,7 +44,7 @@ def group_use(judged: Judged) -> GroupUse:
         attempt=max(member.attempt for member in group.trajectories),
         task_id=group.task_id,
         task_set=group.task_set,
-        weight=float(has_signal(torch.tensor(rewards, dtype=torch.float64), torch.ones(len(rewards)))),
+        weight=float(rewards_differ(rewards)),
         members=len(group.trajectories),
         valid_members=len(valid),
         reward_mean=mean(rewards) or 0.0,
@@ -196,11 +207,24 @@ def _divergence_metrics(outcome: StepOutcome, trained: DivergenceSummary) -> dic
         metrics.CHI_SQUARE: found.divergence.chi_square,
         metrics.ESS_FRACTION: found.divergence.ess_fraction,
         metrics.LOGPROB_DIFFERENCE_MAX: found.difference_max_nats,
+        **_spread_metrics(found.by_sequence),
         metrics.IMPORTANCE_RAW_MEAN: found.divergence.ratio_mean,
         metrics.IMPORTANCE_RAW_MAX: found.importance_raw_max,
         metrics.IMPORTANCE_APPLIED_MEAN: found.importance_applied_mean,
         metrics.IMPORTANCE_APPLIED_MAX: found.importance_applied_max,
         metrics.IMPORTANCE_TRUNCATED_SHARE: found.importance_truncated_share,
+    }
+
+
+def _spread_metrics(members: Sequence[DivergenceSummary]) -> dict[str, float]:
+    """Quantiles over the members of a batch; nothing where none of them was measured."""
+    found = spread(members)
+    if found is None:
+        return {}
+    return {
+        **dict(zip(metrics.MEMBER_K3.values(), found.k3_nats, strict=True)),
+        **dict(zip(metrics.MEMBER_GEOMETRIC_RATIO.values(), found.geometric_mean_ratio, strict=True)),
+        **dict(zip(metrics.MEMBER_SEQUENCE_RATIO.values(), found.sequence_ratio, strict=True)),
     }
 
 
@@ -225,7 +249,10 @@ def _age(member: Trajectory, version: int) -> Age | None:
 
 def _lags(members: Sequence[Trajectory], version: int) -> Counter[int]:
     """Lag -> sampled tokens of some members that have it."""
-    return sum((sampled_lags(member, version) for member in members), Counter[int]())
+    counts = Counter[int]()
+    for member in members:
+        counts.update(sampled_lags(member, version))
+    return counts
 
 
 def _mean_of(counts: Counter[int]) -> float:

@@ -19,9 +19,9 @@ def sampled_segments(member: Trajectory, begin: int = 0) -> list[Segment]:
     return [segment for segment, end in segment_spans(member) if any(mask[max(begin, segment.start) : end])]
 
 
-def oldest_version(member: Trajectory, version: int) -> int:
-    """The oldest policy version that sampled a token of a trajectory; `version` where nothing was sampled."""
-    return min((segment.version for segment in sampled_segments(member)), default=version)
+def oldest_version(member: Trajectory) -> int | None:
+    """The oldest policy version that sampled a token of a trajectory; None where nothing was sampled."""
+    return min((segment.version for segment in sampled_segments(member)), default=None)
 
 
 def span_lags(member: Trajectory, version: int) -> list[int]:

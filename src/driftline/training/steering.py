@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from driftline.divergence.diagnosis import CAUSES, DiagnosisLimits, EngineFigures, diagnose
 from driftline.divergence.overlap import (
@@ -27,10 +26,9 @@ from driftline.params import RunParameters
 from driftline.records import Group, OffsetReport, StepRecord, Trajectory
 from driftline.tracking import metrics
 from driftline.training.batching import Judged
+from driftline.training.floors import CellFloor, divided, floors_of
 from driftline.training.segments import sampled_segments
 from driftline.training.statistics import StepStatistics
-
-KeyT = TypeVar("KeyT", int, str)
 
 FLOOR_MEMORY_STEPS = 50
 """Steps for which a cell's floor stands while no newer one is measured: a deep lead leaves no tokens of lag 0."""
@@ -43,6 +41,9 @@ class BatchDivergence:
     by_lag: Mapping[int, DivergenceSummary]
     by_environment: Mapping[str, DivergenceSummary]
     floor_by_cell: Mapping[str, DivergenceSummary]
+    """Of what each cell's newest incarnation generated."""
+    incarnations: Mapping[str, str]
+    """Cell -> that incarnation."""
 
 
 def batch_divergence(groups: Sequence[Group], statistics: StepStatistics, version: int) -> BatchDivergence:
@@ -53,29 +54,36 @@ def batch_divergence(groups: Sequence[Group], statistics: StepStatistics, versio
         statistics: Of its step; without sequences, lags alone are told apart.
         version: Number of the version trained from.
     """
-    members = [member for group in groups for member in group.trajectories if member.valid]
-    measured = list(zip(members, statistics.by_sequence, strict=bool(statistics.by_sequence)))
+    members = [(group, member) for group in groups for member in group.trajectories if member.valid]
+    measured = [
+        (group, member, found)
+        for (group, member), found in zip(members, statistics.by_sequence, strict=bool(statistics.by_sequence))
+    ]
+    floors = floors_of(one for one in measured if _all_new(one[1], version))
     return BatchDivergence(
         by_lag=statistics.by_lag,
-        by_environment=_divided((member.environment, found) for member, found in measured),
-        floor_by_cell=_divided((member.cell, found) for member, found in measured if _all_new(member, version)),
+        by_environment=divided((member.environment, found) for _, member, found in measured),
+        floor_by_cell=floors.by_cell,
+        incarnations=floors.incarnations,
     )
 
 
 def scored_divergence(judged: Iterable[Judged]) -> BatchDivergence:
     """Divide what was measured of groups that were scored, whether or not anything of them is admitted."""
     found = [
-        (member, score, one.version)
+        (one, member, score)
         for one in judged
         for member, score in zip(one.group.trajectories, one.score or (), strict=one.score is not None)
         if score is not None and score.finite
     ]
+    floors = floors_of(
+        (one.group, member, score.divergence) for one, member, score in found if _all_new(member, one.version)
+    )
     return BatchDivergence(
-        by_lag=_divided(part for _, score, _ in found for part in score.by_lag.items()),
-        by_environment=_divided((member.environment, score.divergence) for member, score, _ in found),
-        floor_by_cell=_divided(
-            (member.cell, score.divergence) for member, score, version in found if _all_new(member, version)
-        ),
+        by_lag=divided(part for _, _, score in found for part in score.by_lag.items()),
+        by_environment=divided((member.environment, score.divergence) for _, member, score in found),
+        floor_by_cell=floors.by_cell,
+        incarnations=floors.incarnations,
     )
 
 
@@ -93,7 +101,7 @@ class Steering:
         self._causes = DiagnosisLimits(params.floor_k3_nats, overlap.budget_k3_nats, PROBE_NATS[params.coarser_dtype])
         self._history: list[OverlapMeasurement] = []
         self._lags: deque[Mapping[int, DivergenceSummary]] = deque(maxlen=params.diagnosis.window_steps)
-        self._floors: dict[str, deque[tuple[int, DivergenceSummary]]] = {}
+        self._floors: dict[str, CellFloor] = {}
         self._window = params.diagnosis.window_steps
         self.diagnosis: Diagnosis | None = records[-1].diagnosis if records else None
         """Of the last step."""
@@ -144,7 +152,11 @@ class Steering:
         found = scored_divergence(scored)
         if pooled(found.by_lag.values()).tokens < self._causes.fewest_tokens:
             return None
-        engines = self._engines(scored[0].version, reports, found.floor_by_cell)
+        newer = {
+            cell: self._of_cell(cell, found.incarnations[cell]).instead(found.incarnations[cell], floor)
+            for cell, floor in found.floor_by_cell.items()
+        }
+        engines = self._engines(scored[0].version, reports, newer)
         self.diagnosis = diagnose(engines, found.by_lag, self._causes)
         return self.diagnosis
 
@@ -157,27 +169,30 @@ class Steering:
         """Take in the figures of a step."""
         self._lags.append(record.by_lag)
         for cell, floor in record.floor_by_cell.items():
-            self._floors.setdefault(cell, deque(maxlen=self._window)).append((record.step, floor))
-        for cell, floors in [*self._floors.items()]:
-            if floors[-1][0] <= record.step - FLOOR_MEMORY_STEPS:
+            incarnation = record.incarnations.get(cell, "")
+            self._floors[cell] = self._of_cell(cell, incarnation)
+            self._floors[cell].follow(incarnation, record.step, floor)
+        for cell, known in [*self._floors.items()]:
+            if known.last_step <= record.step - FLOOR_MEMORY_STEPS:
                 del self._floors[cell]
         measured = OverlapMeasurement(
             lead_groups=record.lead_groups,
             k3_nats=record.metrics[metrics.K3],
-            floor_k3_nats=pooled(self._floor(cell) for cell in self._floors).k3,
+            floor_k3_nats=pooled(known.pooled for known in self._floors.values()).k3,
             lag_versions=record.metrics[metrics.LAG_STEPS_MEAN],
         )
         self._history.append(measured)
 
-    def _floor(self, cell: str) -> DivergenceSummary:
-        return pooled(floor for _, floor in self._floors.get(cell, ())) if cell in self._floors else NOTHING
+    def _of_cell(self, cell: str, incarnation: str) -> CellFloor:
+        """What is known of a cell; nothing yet of an incarnation where it is nothing."""
+        return self._floors.get(cell) or CellFloor(incarnation, self._window)
 
     def _by_lag(self) -> dict[int, DivergenceSummary]:
         """Of the tokens of the last steps."""
-        return _divided((lag, found) for step in self._lags for lag, found in step.items())
+        return divided((lag, found) for step in self._lags for lag, found in step.items())
 
     def _engines(
-        self, version: int, reports: Sequence[OffsetReport], newer: Mapping[str, DivergenceSummary] | None = None
+        self, version: int, reports: Sequence[OffsetReport], newer: Mapping[str, CellFloor] | None = None
     ) -> list[EngineFigures]:
         """The engines of cells that have seen one of the last versions, or whose floor is known.
 
@@ -186,8 +201,12 @@ class Steering:
             reports: The cells' newest.
             newer: Floors that stand instead of those of the last steps, by cell.
         """
-        floors = {cell: self._floor(cell) for cell in self._floors} | dict(newer or {})
         alive = {report.cell: report for report in reports if report.head_version >= version - self._window}
+        floors = {
+            cell: known.pooled
+            for cell, known in {**self._floors, **(newer or {})}.items()
+            if cell not in alive or not known.outdated(alive[cell].incarnation)
+        }
         return [
             _engine(cell, alive.get(cell), floors.get(cell, NOTHING), version) for cell in sorted({*alive, *floors})
         ]
@@ -216,12 +235,3 @@ def _engine(cell: str, report: OffsetReport | None, floor: DivergenceSummary, ve
 def _all_new(member: Trajectory, version: int) -> bool:
     """Whether the version trained from has sampled all tokens of a member."""
     return all(segment.version == version for segment in sampled_segments(member))
-
-
-def _divided(parts: Iterable[tuple[KeyT, DivergenceSummary]]) -> dict[KeyT, DivergenceSummary]:
-    """Pool by key, in the keys' order."""
-    found: dict[KeyT, list[DivergenceSummary]] = {}
-    for key, summary in parts:
-        if summary.tokens:
-            found.setdefault(key, []).append(summary)
-    return {key: pooled(found[key]) for key in sorted(found)}

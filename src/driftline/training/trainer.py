@@ -30,6 +30,7 @@ from driftline.training.packing import MicroBatchPlan, cut, padded_tokens, share
 from driftline.training.protocol import StepOutcome
 from driftline.training.rounding import RoundedModule
 from driftline.training.statistics import StatisticsAccumulator, StepStatistics, lags_told_apart
+from driftline.training.stopwatch import Stopwatch
 from driftline.weights.tensors import DTYPES
 
 ADAM_BETAS = (0.9, 0.999)
@@ -81,6 +82,7 @@ class Trainer:
         self.engine: Any = deepspeed.initialize(model=scorer, model_parameters=trained, config=configuration)[0]
         rounds = params.published_dtype != params.training.dtype
         self._rounded = RoundedModule(self.engine) if rounds else None
+        self._measuring = Stopwatch()
         self.moved: bool | None = None
         """Whether the last step changed the weights before rounding, on any rank; None where nothing is rounded."""
 
@@ -96,6 +98,7 @@ class Trainer:
         training, scoring = (share(plans, lengths, self.ranks)[self.rank] for plans in (taught or [()], scored))
         statistics = self._statistics(batch)
         views = _SequenceViews(batch)
+        self._measuring.take()
         with torch.no_grad():
             for plan in scoring:
                 self._micro_batch(views, plan, statistics)
@@ -117,6 +120,7 @@ class Trainer:
             micro_batches=len(training) + len(scoring),
             tokens=sum(lengths),
             padding_share=1 - sum(lengths) / max(1, padded),
+            measuring_s=self._measuring.take(),
         )
 
     def measure(self, batch: TrainingBatch) -> StepStatistics:
@@ -178,18 +182,22 @@ class Trainer:
         sampled = tokens.sampled
         found = token_objective(current_N, sampled, self._objective)
         loss = -(tokens.weight_N * found.objective_N).sum()
-        statistics.add(
-            loss=loss,
-            entropy_N=entropy_N,
-            log_ratio_N=found.log_ratio_N,
-            applied_N=found.applied_N,
-            clipped_N=found.clipped_N,
-            masked_N=found.masked_N,
-            negative_N=found.negative_N,
-            advantage_N=sampled.advantage_N,
-            lag_N=sampled.lag_N,
-            sequence_N=sampled.sequence_N,
-        )
+        if current_N.is_cuda:
+            # What is still being computed is no part of measuring it, which waits for it.
+            torch.cuda.synchronize(current_N.device)
+        with self._measuring.running():
+            statistics.add(
+                loss=loss,
+                entropy_N=entropy_N,
+                log_ratio_N=found.log_ratio_N,
+                applied_N=found.applied_N,
+                clipped_N=found.clipped_N,
+                masked_N=found.masked_N,
+                negative_N=found.negative_N,
+                advantage_N=sampled.advantage_N,
+                lag_N=sampled.lag_N,
+                sequence_N=sampled.sequence_N,
+            )
         return loss
 
     def _forward(

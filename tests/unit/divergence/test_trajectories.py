@@ -1,4 +1,4 @@
-"""Divergence of trajectories, and of their divisions; one bad number fails one trajectory."""
+"""Divergence of one trajectory, and how it is spread over several."""
 
 from __future__ import annotations
 
@@ -9,69 +9,57 @@ import pytest
 import torch
 
 from driftline.divergence import estimators
-from driftline.divergence.trajectories import (
-    ScoredTrajectory,
-    by_lag,
-    divided,
-    measure,
-    measure_all,
-    of_all,
-)
+from driftline.divergence.trajectories import spread
 from driftline.errors import DriftlineError, LogprobsNotFinite
+from driftline.measured import NOTHING, DivergenceSummary
 
 
 def f64(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def scored(
-    name: str, ratios: list[float], lags: list[int] | None = None, environment: str = "a/v1"
-) -> ScoredTrajectory:
-    behaviour = torch.full((len(ratios),), -1.0, dtype=torch.float64)
-    current = behaviour + f64(*ratios).log()
-    return ScoredTrajectory(name, environment, behaviour, current, torch.tensor(lags or [0] * len(ratios)))
+def of_tokens(*ratios: float) -> DivergenceSummary:
+    """A trajectory with these ratios of its tokens."""
+    return estimators.summarise(estimators.divergence_sums(f64(*ratios).log()))
 
 
 def test_one_trajectory_by_hand():
-    found = measure(scored("t", [2.0, 0.5, 1.0], [3, 1, 1]))
-    assert found.lag_max == 3
-    assert found.summary.tokens == 3
-    assert found.summary.k1 == pytest.approx(0.0)
-    assert found.summary.k3 == pytest.approx((1 - math.log(2) + math.log(2) - 0.5) / 3)
-    assert found.summary.ess == pytest.approx(3.5**2 / 5.25)
-    assert found.summary.sequence_ratio == pytest.approx(1.0)
-    assert found.log_ratio_quantiles[0] == pytest.approx(math.log(2))
+    found = of_tokens(2.0, 0.5, 4.0)
+    assert found.k1 == pytest.approx(-math.log(4) / 3)
+    assert found.k3 == pytest.approx((6.5 - 3 - math.log(4)) / 3)
+    assert found.ess == pytest.approx(6.5**2 / 20.25)
+    assert found.sequence_ratio == pytest.approx(4.0)
+    assert found.geometric_mean_ratio == pytest.approx(4.0 ** (1 / 3))
 
 
-def test_parts_add_up_to_the_whole():
-    measured = [
-        measure(scored("t0", [2.0, 1.0], [0, 2])),
-        measure(scored("t1", [4.0], [2], environment="b/v1")),
-        measure(scored("t2", [0.5, 0.25], [0, 0])),
-    ]
-    whole = of_all(measured)
-    assert whole.tokens == 5
-    assert whole.ratio_mean == pytest.approx((2 + 1 + 4 + 0.5 + 0.25) / 5)
-    lags = by_lag(measured)
-    assert list(lags) == [0, 2]
-    assert lags[0].ratio_mean == pytest.approx((2 + 0.5 + 0.25) / 3)
-    assert lags[2].ratio_mean == pytest.approx((1 + 4) / 2)
-    environments = divided(measured, lambda one: one.environment)
-    assert {name: found.tokens for name, found in environments.items()} == {"a/v1": 4, "b/v1": 1}
-    assert environments["b/v1"].ratio_mean == pytest.approx(4.0)
+def test_one_trajectory_that_is_far_off_shows_in_the_upper_tail_alone():
+    near, far = of_tokens(1.0, 1.0), of_tokens(*[math.e] * 3)
+    found = spread([near] * 9 + [far])
+    assert found is not None
+    k3 = math.e - 2
+    assert found.k3_nats == pytest.approx((0.0, 0.1 * k3, 0.91 * k3)), "interpolated between the ninth and the tenth"
+    assert found.geometric_mean_ratio == pytest.approx((1.0, 1.0, 1 + 0.91 * (math.e - 1)))
+    assert found.sequence_ratio == pytest.approx((1.0, 1.0, 1 + 0.91 * (math.e**3 - 1)))
 
 
-@pytest.mark.parametrize("bad", [math.nan, -math.inf, math.inf])
-@pytest.mark.parametrize("policy", ["behaviour_T", "current_T"])
-def test_a_bad_number_fails_its_trajectory_by_name(bad: float, policy: str):
-    good, other = scored("group 4 member 1", [1.0, 2.0]), scored("group 4 member 2", [1.0, 2.0])
-    getattr(other, policy)[1] = bad
-    measured, failed = measure_all([good, other])
-    assert [one.name for one in measured] == ["group 4 member 1"]
-    assert list(failed) == ["group 4 member 2"]
-    message = str(failed["group 4 member 2"])
-    assert message.startswith(f"group 4 member 2: the {policy.removesuffix('_T')} policy's log-probability")
-    assert "token 1" in message
+def test_a_trajectory_that_became_unlikely_shows_in_the_lower_tail():
+    found = spread([of_tokens(1.0), of_tokens(0.5, 0.5), of_tokens(1.0, 1.0)])
+    assert found is not None
+    assert found.geometric_mean_ratio[0] == pytest.approx(0.5 + 0.02 * 0.5)
+    assert found.sequence_ratio[0] == pytest.approx(0.25 + 0.02 * 0.75)
+
+
+def test_each_trajectory_counts_once_however_long_it_is():
+    found = spread([of_tokens(*[4.0] * 1000), of_tokens(1.0), of_tokens(1.0)])
+    assert found is not None
+    assert found.k3_nats[0] == 0.0
+    assert found.sequence_ratio[2] < math.exp(20), "within what a ratio is clamped to"
+
+
+def test_without_a_sampled_token_there_is_no_spread():
+    assert spread([]) is None
+    assert spread([NOTHING, NOTHING]) is None
+    assert spread([NOTHING, of_tokens(2.0)]) == spread([of_tokens(2.0)])
 
 
 def test_the_error_is_typed_and_travels():

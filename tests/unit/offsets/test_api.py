@@ -128,6 +128,39 @@ async def test_divergence_by_version_is_of_the_versions_that_sampled(client: htt
     assert [part["key"] for part in environment["parts"]] == ["pointer_chase/v1"]
 
 
+async def test_quantiles_over_members_show_the_few_that_are_far_off(store: MemoryStore):
+    record = offset_runs.record("r", 31, keys.step("r", 30, 1), **SMALL)
+    first = replace(record.groups[0], environment="pointer_chase/v1")
+    far = tuple(replace(segment, k3=0.9, k1=0.9) for segment in first.uses[0].segments)
+    first = replace(first, uses=(replace(first.uses[0], segments=far), *first.uses[1:]))
+    named = dict.fromkeys(metrics.MEMBER_K3.values(), 0.25)
+    changed = replace(record, groups=(first, *record.groups[1:]), metrics={**record.metrics, **named})
+    offset_runs.commit(store, changed)
+    async with served(store, clock=lambda: NOW) as client:
+        for by, key, members in (("lag", "1", 8), ("version", "29", 8), ("environment", "pointer_chase/v1", 4)):
+            found = await get(client, f"/v1/runs/r/divergence?by={by}&steps=1")
+            (part,) = [part for part in found["parts"] if part["key"] == key]
+            assert part["members"] == members, by
+            assert part["member_k3_nats"]["p50"] == pytest.approx(0.01)
+            above = 0.99 * (members - 1) % 1
+            assert part["member_k3_nats"]["p99"] == pytest.approx(0.01 + above * 0.89)
+        assert found["batch"]["divergence/member_k3_p99_nats"] == 0.25
+        whole = await get(client, "/v1/runs/r/divergence?by=lag&steps=2")
+        assert [part["members"] for part in whole["parts"]] == [16, 16]
+        assert (await get(client, "/v1/runs/r/offset"))["metrics"]["divergence/member_k3_p50_nats"] == 0.25
+
+
+async def test_the_floor_of_an_engine_is_not_that_of_the_one_before_it(store: MemoryStore):
+    record = offset_runs.record("r", 31, keys.step("r", 30, 1), **SMALL)
+    floors = {"c0": offset_runs.summary(200, 0.5), "c1": offset_runs.summary(200, 0.25)}
+    told = replace(record, floor_by_cell=floors, incarnations={"c0": "c0-0", "c1": "c1-1"})
+    offset_runs.commit(store, told)
+    async with served(store, clock=lambda: NOW) as client:
+        first, second = (await get(client, "/v1/runs/r/offset"))["engines"]
+    assert first["floor_k3_nats"] == pytest.approx(1e-7), "of the steps before, which say no incarnation"
+    assert second["floor_k3_nats"] == pytest.approx((0.25 + 7 * 1e-7) / 8)
+
+
 async def test_the_ledger_is_the_last_records_and_counts_by_reason(client: httpx.AsyncClient, store: MemoryStore):
     found = await get(client, "/v1/runs/r/ledger")
     expected = offset_runs.ledger(30, 2)

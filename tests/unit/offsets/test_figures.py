@@ -51,6 +51,24 @@ def test_members_are_summed_by_version_cell_and_verdict():
     assert list(found.groups) == [8, 9]
 
 
+def test_each_members_divergence_is_kept_by_version_and_by_environment():
+    record = offset_runs.record("r", 5, None, groups=2, members=4, lag=2)
+    first, second = record.groups
+    far = replace(first.uses[0], segments=(SegmentUse(2, 2, 10, 0.5, 0.5, 0.9), SegmentUse(20, 3, 30, 0.1, 0.1, 0.9)))
+    uneven = replace(
+        record,
+        groups=(
+            replace(first, environment="a/v1", uses=(far, *first.uses[1:])),
+            replace(second, environment="b/v1", uses=(replace(second.uses[0], segments=()), *second.uses[1:])),
+        ),
+    )
+    found = figures(uneven)
+    assert sorted(found.member_k3_by_version[2]) == pytest.approx([0.01] * 6 + [0.5])
+    assert sorted(found.member_k3_by_version[3]) == pytest.approx([0.01] * 6 + [0.1])
+    assert sorted(found.member_k3_by_environment["a/v1"]) == pytest.approx([0.01] * 3 + [(5 + 3) / 40])
+    assert len(found.member_k3_by_environment["b/v1"]) == 3, "one was not scored"
+
+
 def test_groups_given_up_are_counted_by_the_kind_of_reason():
     """Each reason has the figures of its own group: kept whole, every group of a long run would be a row."""
     gone = [

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from driftline.measured import NOTHING
 from driftline.records import encode
 from driftline.tracking import metrics
+from driftline.training import intake, loop, scoring, steering
 from driftline.training.batch import TrainingBatch
+from driftline.training.ledger import TokenBook
 from driftline.training.protocol import StepOutcome
+from driftline.training.statistics import StepStatistics
 from tests.support.trainer_bench import Bench, eager_cell
 from tests.support.training import FakeGroup, parameters
 
@@ -88,6 +95,74 @@ def test_a_record_divides_its_divergence_and_names_the_cause():
     assert record.diagnosis is not None
     assert record.diagnosis.cause == "healthy"
     assert [event for event in bench.events if event["event"] == "warning"] == []
+
+
+def test_a_record_has_quantiles_over_its_members():
+    class Uneven(Drifting):
+        def train(self, batch: TrainingBatch) -> StepOutcome:
+            told = super().train(batch)
+            k3 = [0.0] * (batch.sequences - 1) + [0.8]
+            members = tuple(replace(NOTHING, tokens=2, k1=value, k3=value) for value in k3)
+            return replace(told, statistics=replace(told.statistics, by_sequence=members))
+
+    bench = steered(1)
+    bench.group = Uneven()
+    bench.loop().run()
+    (record,) = bench.run_store.steps()
+    found = [record.metrics[name] for name in metrics.MEMBER_K3.values()]
+    assert found == pytest.approx([0.0, 0.3 * 0.8, 0.93 * 0.8]), "of eight members"
+    low = record.metrics["importance/member_sequence_ratio_p01"]
+    assert low == pytest.approx(1 - 0.93 * (1 - math.exp(-1.6)))
+    assert record.metrics["importance/member_geometric_ratio_p01"] == pytest.approx(1 - 0.93 * (1 - math.exp(-0.8)))
+    assert record.metrics["importance/member_geometric_ratio_p50"] == 1.0
+
+
+def test_a_record_says_what_steering_took_and_no_more():
+    """Slow trainers, stores and cells are no part of it; what the trainer's ranks measured on the way is."""
+
+    now = [0.0]
+
+    class Slow(Drifting):
+        def train(self, batch: TrainingBatch) -> StepOutcome:
+            now[0] += 100.0
+            return replace(super().train(batch), measuring_s=7.0)
+
+        def measure(self, batch: TrainingBatch) -> StepStatistics:
+            now[0] += 100.0
+            return super().measure(batch)
+
+        def full_tensors(self) -> Iterator[tuple[str, Tensor]]:
+            now[0] += 100.0
+            return super().full_tensors()
+
+    bench = steered(3)
+    bench.group = Slow()
+    running = bench.loop()
+    running._stopwatch._monotonic = lambda: now[0]  # pyright: ignore[reportPrivateUsage]
+    running.run()
+    assert now[0] > 0.0
+    assert [record.metrics[metrics.STEERING_SECONDS] for record in bench.run_store.steps()] == [7.0] * 3
+
+
+@pytest.mark.parametrize("part", ["judge", "diagnose", "batch_divergence", "book", "weights"])
+def test_every_part_of_steering_is_counted(part: str, monkeypatch: pytest.MonkeyPatch):
+    target, name = {
+        "judge": (intake, "judge"),
+        "diagnose": (steering, "diagnose"),
+        "batch_divergence": (loop, "batch_divergence"),
+        "book": (TokenBook, "ledger"),
+        "weights": (scoring, "group_score"),
+    }[part]
+    real = getattr(target, name)
+
+    def slow(*given: Any, **named: Any) -> Any:
+        time.sleep(0.05)
+        return real(*given, **named)
+
+    monkeypatch.setattr(target, name, slow)
+    bench = steered(2)
+    bench.loop().run()
+    assert min(record.metrics[metrics.STEERING_SECONDS] for record in bench.run_store.steps()) >= 0.05
 
 
 def test_a_change_of_the_cause_is_told_once():

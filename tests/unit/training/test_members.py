@@ -16,6 +16,7 @@ from driftline.training.members import (
     MemberScore,
     batch_weights,
     candidates,
+    facts_of,
     in_batch,
     member_uses,
     policy_of,
@@ -47,7 +48,7 @@ def test_candidates_are_valid_as_they_ended_and_measured_where_they_are_numbers(
         trajectory(0, 1, reward=None, status="timeout"),
         trajectory(0, 2, logprobs=(0.0, -math.inf, 0.0, -0.5)),
     )
-    found = candidates(Group(0, "t", "v1", members), version=5)
+    found = candidates(facts_of(Group(0, "t", "v1", members)), version=5)
     assert [(one.valid, one.lag_max, one.divergence is None) for one in found] == [
         (True, 2, False),
         (False, 5, False),
@@ -82,7 +83,7 @@ def test_segments_are_told_apart_by_version_and_a_first_token_is_in_none():
     member = trajectory(mask=(True, True, False, True), segments=((0, 1), (1, 3), (3, 4)))
     one = Group(0, "t", "v1", (member, trajectory(0, 1, segments=((0, 4),))))
     score = (MemberScore(summary(0.3), {1: summary(0.5, 1), 0: summary(0.1, 1)}), MemberScore(summary(0.0)))
-    uses = member_uses(one, admit_group(candidates(one, 4), AdmissionPolicy(8)), score, version=4)
+    uses = member_uses(one, admit_group(candidates(facts_of(one), 4), AdmissionPolicy(8)), score, version=4)
     assert [(part.start, part.version, part.tokens, part.k3) for part in uses[0].segments] == [
         (1, 3, 1, 0.5),
         (3, 4, 1, 0.1),
@@ -93,7 +94,7 @@ def test_a_lag_beyond_all_that_are_told_apart_is_that_of_the_oldest_version():
     member = trajectory(mask=(False, True, True, True), segments=((0, 1), (2, 2), (3, 9)))
     one = Group(0, "t", "v1", (member, member))
     score = MemberScore(summary(0.3), {3: summary(0.5, 2), 0: summary(0.1, 1)})
-    uses = member_uses(one, admit_group(candidates(one, 9), AdmissionPolicy(99)), (score, score), version=9)
+    uses = member_uses(one, admit_group(candidates(facts_of(one), 9), AdmissionPolicy(99)), (score, score), version=9)
     assert [(part.start, part.version, part.tokens) for part in uses[0].segments] == [(0, 1, 2), (3, 9, 1)]
 
 

@@ -4,7 +4,7 @@ import { keep, lines, stacked } from "./charts.js";
 import { data, element, empty, number, seconds, shape, table } from "./elements.js";
 
 const CAUSES = ["engine mismatch", "staleness", "failed weight sync"];
-const K3 = "divergence/k3_nats", FLOOR = "divergence/floor_k3_nats", ESS = "divergence/ess_fraction";
+const K3 = "divergence/k3_nats", FLOOR = "divergence/floor_k3_nats", MEMBER_P99 = "divergence/member_k3_p99_nats", ESS = "divergence/ess_fraction";
 const LAG = "lag/steps_mean", WAIT = "time_to_batch/seconds";
 
 export function tiles(place, offset) {
@@ -98,7 +98,7 @@ export function overTime(places, history) {
   const limit = history.budget_k3_nats === null ? null : { name: "budget", value: history.budget_k3_nats };
   const peaks = history.steps > history.last.length ? [{ name: "largest in a point", values: history.k3_peak_nats }] : [];
   lines(places.k3, history, "Divergence of the batch, k3", "nats",
-    [{ name: "k3", values: value[K3] }, { name: "floor (lag 0)", values: value[FLOOR] }, ...peaks], limit);
+    [{ name: "k3", values: value[K3] }, { name: "floor (lag 0)", values: value[FLOOR] }, { name: "of 1 in 100 members", values: value[MEMBER_P99] }, ...peaks], limit);
   lines(places.lag, history, "Lag of the batch", "versions", [
     { name: "mean", values: value[LAG] }, { name: "largest", values: value["lag/steps_max"] },
     { name: "in flight", values: value["lag/in_flight_mean"] }, { name: "in the queue", values: value["lag/in_queue_mean"] }]);
@@ -130,8 +130,8 @@ export function parts(figure, answer) {
     svg.append(shape("rect", { class: "f0", x: left, y: i * row + 4, height: row - 8, width: Math.max(length, 1) }));
     svg.append(shape("text", { x: left + length + 6, y: i * row + 16 }, number(part.k3_nats, "nats")));
   });
-  const rows = answer.parts.map((part) => [part.key, number(part.tokens), number(part.k3_nats), number(part.k3_error_nats), number(part.ess_fraction)]);
-  keep(figure, svg, data(`Divergence by ${answer.by}`, [[answer.by, false], ["tokens", true], ["k3, nats", true], ["error", true], ["effective sample", true]], rows));
+  const rows = answer.parts.map((part) => [part.key, number(part.tokens), number(part.k3_nats), number(part.k3_error_nats), number(part.member_k3_nats.p50), number(part.member_k3_nats.p99), number(part.ess_fraction)]);
+  keep(figure, svg, data(`Divergence by ${answer.by}`, [[answer.by, false], ["tokens", true], ["k3, nats", true], ["error", true], ["members\' median", true], ["members\' 99%", true], ["effective sample", true]], rows));
 }
 
 export function ledger(figure, answer) {

@@ -1,0 +1,75 @@
+"""The rows of the table of metric names, and what is done with them. Its contents are `metrics`'s."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from driftline.errors import ConfigurationError
+
+Source = Literal["trainer", "cell", "evaluation", "report"]
+"""Who writes it: the trainer after a step, a rollout cell, the evaluation, or the parent flow from the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the table."""
+
+    name: str
+    unit: str
+    meaning: str
+    source: Source
+
+
+_ROWS: dict[str, Metric] = {}
+
+
+def row(name: str, unit: str, meaning: str, source: Source = "trainer") -> str:
+    """Add a row; returns its name."""
+    if name in _ROWS:
+        raise AssertionError(f"{name} is in the table twice")
+    _ROWS[name] = Metric(name, unit, meaning, source)
+    return name
+
+
+def quantiles(name: str, unit: str, what: str, shares: Iterable[float]) -> Mapping[float, str]:
+    """Share of the batch's members -> the metric below which `what` lies for them; each member counts once."""
+    at = {share: f"p{100 * share:02.0f}" for share in shares}
+    return {share: row(name.format(p), unit, f"Quantile {share:.0%} of {what}.") for share, p in at.items()}
+
+
+TABLE: Mapping[str, Metric] = _ROWS
+"""Name -> row, in the order of the page."""
+
+
+def check(names: Iterable[str]) -> None:
+    """Refuse names that are not in the table.
+
+    Raises:
+        ConfigurationError: A name is unknown; the message names the closest one.
+    """
+    for name in names:
+        if name not in TABLE:
+            close = difflib.get_close_matches(name, TABLE, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else "add it to driftline/tracking/metrics.py"
+            raise ConfigurationError(f"no metric is named {name!r}: {hint}")
+
+
+def markdown() -> str:
+    """The table as the Markdown page `docs/metrics.md`."""
+    lines = [
+        "# Metrics",
+        "",
+        "Generated from `driftline.tracking.metrics` by `python -m driftline.tracking.metrics > docs/metrics.md`.",
+        "The step axis is the number of the optimizer step; a cell and the evaluation log under the policy version,",
+        "which is the number of the step that made it.",
+        "",
+        "| Name | Unit | Meaning | Written by |",
+        "|---|---|---|---|",
+    ]
+    for one in TABLE.values():
+        meaning = one.meaning.replace("|", "\\|")
+        lines.append(f"| `{one.name}` | {one.unit} | {meaning} | {one.source} |")
+    return "\n".join(lines) + "\n"
