@@ -34,6 +34,7 @@ from driftline.store.protocol import ObjectStore
 from driftline.store.run_store import RunStore, TrainerLease
 from driftline.tracking import metrics
 from driftline.tracking.traces import EpisodeTrace
+from driftline.training.task_sets import TaskSetFollower
 from tests.support.rollout import FAMILY, RENDERER, manifest, parameters, solve
 
 RUN = "toy"
@@ -134,9 +135,11 @@ class ToyTrainer:
     """The lead after each step, in turn; none leaves it as it is."""
     batches: list[list[Group]] = field(default_factory=list[list[Group]])
     given_up: list[int] = field(default_factory=list[int])
+    task_sets: TaskSetFollower | None = None
 
     async def run(self) -> None:
         lease = await asyncio.to_thread(self.run_store.take_epoch)
+        self.task_sets = TaskSetFollower(self.run_store.store, self.params, self.run_store.steps(), lease.head)
         if lease.head.version is None:
             self._publish(lease, 0)
             lease.commit(replace(lease.head, version=PolicyVersion(0, lease.epoch)))
@@ -190,9 +193,10 @@ class ToyTrainer:
         )
         spent = head.spent + len(batch)
         lead = self.leads[number % len(self.leads)] if self.leads else head.lead_groups
-        lease.commit(
-            replace(head, step=number, version=version, record=key, spent=spent, given_up=(), lead_groups=lead)
-        )
+        assert self.task_sets is not None
+        task_sets = self.task_sets.next(head)
+        done = replace(head, step=number, version=version, record=key, spent=spent, given_up=(), lead_groups=lead)
+        lease.commit(replace(done, task_sets=task_sets))
 
 
 def plain_use(group: Group) -> GroupUse:
