@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,7 +19,9 @@ from driftline.params import RunParameters
 from driftline.records import GiveUp, Group, GroupUse, OffsetReport, PolicyVersion, StepRecord
 from driftline.store.run_store import RunStore, TrainerLease
 from driftline.tracking.intervals import Interval, union
-from driftline.training.batching import DIVERGED, BatchRule, Decision, Judged, count_failed, decide, judge
+from driftline.training.batching import BatchRule, Decision, Judged, decide, judge
+from driftline.training.cells import CellReports
+from driftline.training.given_up import GivenUp
 from driftline.training.ledger import TokenBook
 from driftline.training.members import MemberFacts, policy_of
 from driftline.training.reporting import admission_metrics
@@ -98,25 +99,16 @@ class Intake:
                 batch of them; says what is wrong, or nothing.
             stopwatch: Runs while groups are judged and tokens are booked.
         """
-        gone = [give_up for record in records for give_up in record.give_ups]
-        used = {use.group for record in records for use in record.groups}
-        self.give_ups: list[GiveUp] = []
-        """Given up since the last committed step; the next record repeats them."""
-        self._spent = used | {give_up.group for give_up in gone}
-        self._failed = count_failed(gone)
+        self._spent = {entry.group for record in records for entry in (*record.groups, *record.give_ups)}
+        self._gone = GivenUp(records, params.diagnosis.window_steps * params.rollout.groups_per_step)
         self._finished: dict[int, Judged] = {}
-        self._dropped: deque[Judged] = deque(maxlen=params.diagnosis.window_steps * params.rollout.groups_per_step)
-        """Given up since the last step because of their divergence, the newest."""
         self._diagnose = diagnose
         self._scorer = scorer
         self._admission_s = 0.0
         self._stopwatch = stopwatch or Stopwatch(monotonic)
-        self._run_store = run_store
         self._lease = lease
         self.book = TokenBook(records)
-        self._looked = 0.0
-        self.reports: Sequence[OffsetReport] = ()
-        """The cells' newest."""
+        self._cells = CellReports(run_store, clock)
         self._cursor = run_store.trajectory_cursor(
             self.book.frontier.keys, cells_s=CELLS_S, skip=lease.head.set_aside
         )
@@ -127,6 +119,16 @@ class Intake:
         self._clock = clock
         self._sleep = sleep
         self._monotonic = monotonic
+
+    @property
+    def give_ups(self) -> Sequence[GiveUp]:
+        """Given up since the last committed step; the next record repeats them."""
+        return self._gone.since_step
+
+    @property
+    def reports(self) -> Sequence[OffsetReport]:
+        """The cells' newest."""
+        return self._cells.newest
 
     def next_batch(self) -> ReadyBatch:
         """Wait until a batch is full.
@@ -140,7 +142,7 @@ class Intake:
         admission: list[Interval] = []
         while True:
             look = self._monotonic()
-            if self._clock() >= self._looked + pause_s:
+            if self._cells.due(pause_s):
                 applied = self._look_at_cells() or applied
             self._collect()
             read_s = self._monotonic() - look
@@ -177,8 +179,7 @@ class Intake:
 
     def committed(self) -> None:
         """The step that repeats the give-ups is committed."""
-        self.give_ups = []
-        self._dropped.clear()
+        self._gone.committed()
 
     def _collect(self) -> None:
         """Take in newly finished groups. Those given up before a restart are put on the next record again."""
@@ -232,18 +233,18 @@ class Intake:
         if not judged.final:
             self._scorer.score([group], judged.version)
             judged = self._judge(group, judged.facts)
-        self._note_dropped([judged])
+        self._gone.note_diverged([judged])
         return judged.give_up(None if judged.reason else "given up before a restart")
 
     def _decide(self) -> Decision:
         self._judge_again()
-        decision = decide(self._finished.values(), failed_before=self._failed, rule=self._rule)
+        decision = decide(self._finished.values(), failed_before=self._gone.failed, rule=self._rule)
         dropped = [self._finished[give_up.group] for give_up in decision.give_ups]
         self._finished = {judged.group.number: judged for judged in decision.waiting}
         self._scorer.forget([judged.group.number for judged in decision.batch])
         if decision.give_ups:
             self._give_up(decision.give_ups)
-            if self._note_dropped(dropped):
+            if self._gone.note_diverged(dropped):
                 self._cause()
         if decision.exhausted is not None:
             raise LimitExceeded(decision.exhausted)
@@ -259,32 +260,22 @@ class Intake:
         self._note(give_ups)
 
     def _note(self, give_ups: Sequence[GiveUp]) -> None:
-        self.give_ups += give_ups
-        self._failed += count_failed(give_ups)
+        self._gone.note(give_ups)
         self._spent |= {give_up.group for give_up in give_ups}
         self._scorer.forget([give_up.group for give_up in give_ups])
         self.book.give_up(give_ups)
 
-    def _note_dropped(self, given_up: Iterable[Judged]) -> bool:
-        """Keep what was given up for its divergence; returns whether there is any of it."""
-        dropped = [judged for judged in given_up if (judged.reason or "").startswith(DIVERGED)]
-        self._dropped.extend(dropped)
-        return bool(dropped)
-
     def _cause(self) -> str:
         """What is wrong, where a batch of groups was scored and given up; else nothing."""
-        if len(self._dropped) < self._rule.groups_per_step:
+        if len(self._gone.diverged) < self._rule.groups_per_step:
             return ""
         waiting = (judged for judged in self._finished.values() if judged.score is not None)
-        return self._diagnose([*self._dropped, *waiting])
+        return self._diagnose([*self._gone.diverged, *waiting])
 
     def _look_at_cells(self) -> float | None:
         """Note the cells' heartbeats; returns when the last of them acknowledged the version trained from."""
-        self._looked = self._clock()
-        version, reports = self._version().number, self._run_store.offsets()
-        self.reports = reports
-        self.book.heartbeats(reports)
-        return max((report.applied_unix for report in reports if report.version == version), default=None)
+        self.book.heartbeats(self._cells.look())
+        return self._cells.acknowledged(self._version().number)
 
     def _version(self) -> PolicyVersion:
         version = self._lease.head.version
@@ -292,10 +283,9 @@ class Intake:
         return version
 
     def _starved(self) -> str:
-        gone = f" ({len(self.give_ups)} given up, the last: {self.give_ups[-1].reason})" if self.give_ups else ""
         cause = self._cause()
         return (
             f"no full batch in {self._deadline_s:.0f} s: {len(self._finished)} of {self._rule.groups_per_step} groups"
-            f" are finished for step {self._lease.head.step + 1}{gone}: "
+            f" are finished for step {self._lease.head.step + 1}{self._gone}: "
             + (cause or "see the logs of the rollout cells, or raise limits.batch_deadline_s")
         )
