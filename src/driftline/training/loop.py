@@ -29,7 +29,6 @@ from driftline.params import RunParameters
 from driftline.records import GroupUse, Head, PolicyVersion, Span, StepRecord, StepTimes, TokenLedger, WeightsManifest
 from driftline.store.run_store import RunStore, TrainerLease
 from driftline.tracking import metrics
-from driftline.tracking.critical_path import attribute
 from driftline.tracking.sink import Sink
 from driftline.tracking.verdict import StepWatch
 from driftline.training import checkpoints
@@ -41,7 +40,8 @@ from driftline.training.intake import Intake, ReadyBatch
 from driftline.training.members import batch_weights, in_batch, name_of_sequence, stepped
 from driftline.training.protocol import PolicyTrainer, StepOutcome
 from driftline.training.publishing import PolicyPublisher
-from driftline.training.reporting import SHOWN, group_use, imbalance, ledger_metrics, step_metrics
+from driftline.training.recording import measured
+from driftline.training.reporting import SHOWN, group_use, imbalance, ledger_metrics
 from driftline.training.resume import make_batch, restore
 from driftline.training.scoring import GroupScorer
 from driftline.training.signing import sign
@@ -225,25 +225,14 @@ class TrainingLoop:
         head = self._lease.head
         version, step = head.version, head.step + 1
         assert version is not None, "version 0 is published before the first step"
-        parts: dict[str, float] = {
-            **attribute(
-                times.previous_commit,
-                ready.ready,
-                ready.groups,
-                applied_unix=ready.applied,
-                wait_begin=ready.wait_begin,
-                admission=ready.admission,
-            )
-        }
-        values = step_metrics(
-            outcome,
-            ready.groups,
+        parts, values = measured(
+            ready,
             uses,
+            outcome,
+            times,
             version=version.number,
             give_ups=len(self._intake.give_ups),
             learning_rate=self._params.training.learning_rate,
-            times=times,
-            time_to_batch_s=parts,
             publish_bytes=sum(entry.bytes for entry in manifest.files),
         )
         with self._stopwatch.running():
