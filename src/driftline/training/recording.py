@@ -1,4 +1,3 @@
-# pyright: basic
 """What a step and its batch say of themselves for the record. Pure."""
 
 from __future__ import annotations
