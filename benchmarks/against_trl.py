@@ -27,7 +27,7 @@ Each arm is played with tools that answer at once, and with reads that take 20 m
   calls one tool after the other; the user's, and Driftline, all at once. A turn that is cut at its limit is followed
   by an end of line in all but TRL's tool loop. Driftline runs without Prefect and MLflow here.
 - TRL 1.16 names vLLM 0.31 as the newest it supports; 0.32, Driftline's, works. Its vLLM does not load new weights on
-  processors: `benchmarks/trl/vllm_turns.py` mends that.
+  processors: `benchmarks/trl/vllm_on_processors.py` mends that.
 
 An arm that is in `--state` is not played again. Ratios are of arms that one run of this script has played.
 """
@@ -71,8 +71,8 @@ VENV = Path.home() / ".cache" / "driftline" / "trl-1.16"
 PLAYERS = {
     "trl-environment": ("settings", "environment_factory"),
     "trl-rollout": ("settings", "rollout_func", "playing", "cached_turns"),
-    "trl-vllm-environment": ("settings", "environment_factory", "vllm_turns"),
-    "trl-vllm-rollout": ("settings", "rollout_func", "playing", "vllm_turns"),
+    "trl-vllm-environment": ("settings", "environment_factory", "vllm_on_processors"),
+    "trl-vllm-rollout": ("settings", "rollout_func", "playing", "vllm_turns", "vllm_on_processors"),
 }
 """TRL's arms, and the modules that its user writes for them; the second is the program."""
 ARMS = (*PLAYERS, *driftline.LEADS)

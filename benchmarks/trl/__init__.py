@@ -6,7 +6,8 @@
 | `environment_factory.py` | TRL plays: an environment class whose methods are tools |
 | `rollout_func.py` | the user plays: all episodes a turn at a time, their tools at once |
 | `cached_turns.py` | turns by transformers, with one KV cache over all turns of an episode |
-| `vllm_turns.py` | turns by the vLLM that TRL has in its process, and what the CPU build needs for it |
+| `vllm_turns.py` | turns by the vLLM that TRL has in its process |
+| `vllm_on_processors.py` | what vLLM's CPU build needs before TRL can load weights into it |
 | `measured.py`, `evaluate.py` | the benchmark's own: what is asked for, the clock, weights, held-out success |
 
 `requirements.lock` is TRL's environment; `benchmarks.against_trl` makes it. The game itself is the same code as

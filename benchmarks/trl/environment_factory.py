@@ -13,7 +13,7 @@ from trl import GRPOTrainer
 from benchmarks.tool_waits import game
 from benchmarks.trl.measured import Measure, asked
 from benchmarks.trl.settings import ANSWER, configuration, open_policy
-from benchmarks.trl.vllm_turns import keep_weights_loadable
+from benchmarks.trl.vllm_on_processors import keep_weights_loadable
 from driftline.environment import Task
 
 ASKED = asked()

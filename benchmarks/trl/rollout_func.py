@@ -15,7 +15,8 @@ from benchmarks.trl.cached_turns import CachedTurns
 from benchmarks.trl.measured import Measure, asked
 from benchmarks.trl.playing import play
 from benchmarks.trl.settings import configuration, open_policy
-from benchmarks.trl.vllm_turns import VllmTurns, keep_weights_loadable
+from benchmarks.trl.vllm_on_processors import keep_weights_loadable
+from benchmarks.trl.vllm_turns import VllmTurns
 
 ASKED = asked()
 
