@@ -17,8 +17,17 @@ r"""Runs programs that nobody has read: tests of code that a policy has written,
 What holds what is in docs/sandbox.md.
 """
 
-from driftline.sandbox.making import BackendName, open_sandbox
+from driftline.sandbox.making import BackendName, default_backend, open_sandbox
 from driftline.sandbox.profile import SandboxProfile
 from driftline.sandbox.protocol import FileEntry, Limit, RunResult, Sandbox
 
-__all__ = ["BackendName", "FileEntry", "Limit", "RunResult", "Sandbox", "SandboxProfile", "open_sandbox"]
+__all__ = [
+    "BackendName",
+    "FileEntry",
+    "Limit",
+    "RunResult",
+    "Sandbox",
+    "SandboxProfile",
+    "default_backend",
+    "open_sandbox",
+]

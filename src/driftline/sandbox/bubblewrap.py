@@ -86,6 +86,7 @@ def launch(profile: SandboxProfile, readonly: Mapping[str, bytes]) -> Launch:
         environment=program_environment(python),
         descriptors=descriptors,
         information=reading,
+        own_user_namespace=True,
         remedy=REMEDY,
     )
 

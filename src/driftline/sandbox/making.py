@@ -40,8 +40,13 @@ async def open_sandbox(
     return await SupervisedSandbox.start(_launch(backend, profile, readonly or {}), profile, template)
 
 
+def default_backend() -> BackendName:
+    """The backend of this machine's settings."""
+    return settings().sandbox
+
+
 def _launch(backend: BackendName | None, profile: SandboxProfile, readonly: Mapping[str, bytes]) -> Launch:
-    name = backend or settings().sandbox
+    name = backend or default_backend()
     match name:
         case "bubblewrap":
             return bubblewrap.launch(profile, readonly)

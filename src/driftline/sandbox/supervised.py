@@ -43,6 +43,8 @@ class Launch:
     """Open files that the command inherits. They are closed here once it runs."""
     information: int | None = None
     """Where the command tells the process id of the supervisor, as bubblewrap does with `--info-fd`."""
+    own_user_namespace: bool = False
+    """Whether the kernel counts the sandbox's processes apart from those of the user outside."""
     remedy: str = ""
     """What may be wrong if it does not start."""
     cleanups: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
@@ -158,14 +160,15 @@ class SupervisedSandbox:
         try:
             await self._end()
         finally:
-            _clean_up(self._launch)
+            # In a thread: it may wait for a container's runtime.
+            await asyncio.to_thread(_clean_up, self._launch)
 
     async def _begin(self, template: Mapping[str, bytes]) -> None:
         launch = self._launch
         request = {
             "root": launch.root,
             "environment": dict(launch.environment),
-            "limits": _limits(self._profile),
+            "limits": _limits(self._profile) | {"count_processes": launch.own_user_namespace},
             "files": _sizes(template),
         }
         try:

@@ -106,8 +106,8 @@ class Programs:
             (resource.RLIMIT_MSGQUEUE, 0),
             (resource.RLIMIT_SIGPENDING, limits["processes"] * 8),
         ]
-        if self.alone:
-            # Counted in the user namespace, where the supervisor is one. Outside, it would count the whole user.
+        if limits["count_processes"]:
+            # Counted in the user namespace, where the supervisor is one.
             wanted.append((resource.RLIMIT_NPROC, limits["processes"] + 1))
         for which, value in wanted:
             resource.setrlimit(which, (value, value + 1 if which == resource.RLIMIT_CPU else value))
