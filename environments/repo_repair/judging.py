@@ -27,7 +27,8 @@ def expectations(source: str) -> dict[str, list[str]]:
     """What each hidden test expects, as canonical JSON, in order.
 
     Raises:
-        ValueError: A test asserts something else than `expression == literal`, or within a loop or a condition.
+        ValueError: A test asserts something else than `expression == literal`, or within a loop or condition, or its
+            expression compares by itself: what it evaluates to would say little.
     """
     tests: dict[str, list[str]] = {}
     for node in ast.parse(source).body:
@@ -93,4 +94,6 @@ def _literal(node: ast.Assert) -> object:
     test = node.test
     if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)):
         raise ValueError(f"line {node.lineno}: a test must assert expression == literal")
+    if any(isinstance(one, ast.Compare | ast.BoolOp) for one in ast.walk(test.left)):
+        raise ValueError(f"line {node.lineno}: the comparison is for the judge, not for the expression")
     return ast.literal_eval(test.comparators[0])

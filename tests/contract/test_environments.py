@@ -50,6 +50,7 @@ FAULTY = [
 NOT_APPLICABLE = {
     "arithmetic/v1": {LEVELS},
     "pointer_chase/v1": set[str](),
+    "repo_repair/v1": {LEVELS},
     "trace_replay/v1": {LEVELS, SNAPSHOT, "oracle solves", "no-op does not solve", "turn limit"},
 }
 FIRST_PARTY = list(NOT_APPLICABLE)

