@@ -17,6 +17,9 @@ TEST_SECONDS = 1
 """Processor time of one test."""
 HIDDEN_PATH = "/hidden/tests.py"
 RUNNER = (Path(FOLDER) / "inside.py").read_text()
+JUDGE_SECONDS = 4.0
+"""Wall clock of a run of the hidden tests, which takes a tenth of a second. Two of them find room in the default of
+`environment.step_deadline_s`."""
 IDLE_CPU_S = 1.0
 """A run that used less processor time than this and yet all of its wall clock may have been kept from running."""
 
@@ -36,19 +39,27 @@ async def score(repository: Repository, files: Mapping[str, bytes], *, backend: 
     Visible tests and `checks.py` are those of the repository, whatever the files say.
 
     Raises:
-        EnvironmentFailed: The machine is so busy that not even the repository without a fault could be judged.
+        EnvironmentFailed: The files were kept from running twice, and so was the repository without a fault: the
+            machine is too busy. That is no reward.
     """
     expected = expectations(repository.hidden)
     try:
         result = await _record(repository, files, backend)
+        if _stalled(result):
+            result = await _record(repository, files, backend)
     except SandboxRefused:
         # There is no room for the tests beside what the policy has left.
         return judge(expected, b"")
-    if result.limit == "wall" and result.cpu_seconds < IDLE_CPU_S:
+    if _stalled(result):
         control = await _record(repository, sound(repository), backend)
-        if judge(expected, control.stdout).failed:
+        if control.limit or control.seconds > JUDGE_SECONDS / 4:
             raise EnvironmentFailed("this machine is too busy to run tests: lower rollout.episodes_in_flight")
     return judge(expected, result.stdout)
+
+
+def _stalled(result: RunResult) -> bool:
+    """Whether time ran out and little was computed: the program waits for nothing, or was kept from running."""
+    return result.limit == "wall" and result.cpu_seconds < IDLE_CPU_S
 
 
 def sound(repository: Repository) -> dict[str, bytes]:
@@ -68,7 +79,7 @@ async def _record(repository: Repository, files: Mapping[str, bytes], backend: B
         path, readonly = HIDDEN_PATH, {HIDDEN_PATH: hidden}
     sandbox = await open_sandbox(whole, PROFILE, backend=backend, readonly=readonly)
     try:
-        return await sandbox.run(command("silent", path))
+        return await sandbox.run(command("silent", path), timeout_s=JUDGE_SECONDS)
     finally:
         await sandbox.close()
 
