@@ -52,7 +52,7 @@ async def score(repository: Repository, files: Mapping[str, bytes], *, backend: 
         return judge(expected, b"")
     if _stalled(result):
         control = await _record(repository, sound(repository), backend)
-        if control.limit or control.seconds > JUDGE_SECONDS / 4:
+        if control.limit or control.seconds > JUDGE_SECONDS / 2:
             raise EnvironmentFailed("this machine is too busy to run tests: lower rollout.episodes_in_flight")
     return judge(expected, result.stdout)
 

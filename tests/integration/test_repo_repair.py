@@ -169,7 +169,13 @@ for name in re.findall(r"def (test_\\w+)", text):
 async def test_no_cheat_is_rewarded(cheat: str) -> None:
     repository = repositories()["roman"]
     files = sound(repository) | {"roman.py": CHEATS[cheat].encode()}
-    verdict = await score(repository, files)
+    try:
+        verdict = await score(repository, files)
+    except EnvironmentFailed:
+        if cheat != "sleep":
+            raise
+        # No reward either: on a busy machine, who sleeps cannot be told from who is kept waiting.
+        return
     assert not verdict.passed, cheat
 
 
