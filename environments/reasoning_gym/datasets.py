@@ -11,9 +11,10 @@ VERSION = "0.1.25"
 
 _BY_LEVELS: Mapping[int, str] = {
     0: "acre gsm_symbolic list_functions",
+    2: "caesar_cipher",
     3: "bf word_ladder",
     4: (
-        "ab advanced_geometry arc_1d arc_agi binary_alternation binary_matrix caesar_cipher calendar_arithmetic "
+        "ab advanced_geometry arc_1d arc_agi binary_alternation binary_matrix calendar_arithmetic "
         "complex_arithmetic cryptarithm decimal_arithmetic dice fraction_simplification futoshiki game_of_life "
         "game_of_life_halting gcd graph_color group_anagrams isomorphic_strings jugs kakurasu knights_knaves "
         "largest_island lcm mahjong_puzzle maze needle_haystack number_filtering number_format number_sequence "
@@ -44,6 +45,9 @@ LEVELS: Mapping[str, int] = dict(
 )
 """Dataset -> levels of its curriculum: most values of one of its attributes; 0 is no curriculum."""
 
+REFUSED: Mapping[str, int] = {"caesar_cipher": 2}
+"""So many levels more are in the curriculum, and the dataset refuses their configuration."""
+
 LEFT_OUT: Mapping[str, str] = {
     "codeio": "its entries are made by running programs that a language model wrote, outside of any sandbox",
     "composite": "a mixture of other datasets: name those",
@@ -61,6 +65,9 @@ global random state."""
 
 DEFAULTS: Mapping[str, Mapping[str, int]] = {"sokoban": {"min_boxes": 2, "max_boxes": 3}}
 """In place of the dataset's own, on levels too: four boxes and more take the generator up to minutes a puzzle."""
+
+UNANSWERED: Mapping[str, str] = {"intermediate_integration": "Integral("}
+"""Entries whose answer has this are left out: the question itself, which the library has not worked out."""
 
 HEAVY = frozenset({"polynomial_multiplication", "simple_integration", "intermediate_integration", "rubiks_cube"})
 """An answer to them can take its scorer very long; a process can be killed."""

@@ -24,9 +24,8 @@ OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]
 TOKEN = re.compile(r"\s*(?:(?P<number>\d{1,12}(?:\.\d{1,12})?)|(?P<name>[A-Za-z_]+)|(?P<sign>\*\*|[-+*/()]))")
 FUNCTIONS = frozenset(
     {"exp", "log", "ln", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "Abs", "pi"}
-    | {"C", "E"}
 )
-POWER = re.compile(r"\*\*(?:-?\d{1,2}|-?[a-z]|\(-?\d{1,2}(?:/\d{1,2})?\)|\(-?[a-z]\))(?![\w.]|\*\*)")
+POWER = re.compile(r"\*\*(?:-?\d{1,2}|-?[A-Za-z]|\(-?\d{1,2}(?:/\d{1,2})?\)|\(-?[A-Za-z]\))(?![\w.]|\*\*)")
 """A power of a small number or of a variable, and no power of that."""
 MOST_POWERS = 40
 
@@ -64,7 +63,7 @@ def harmless(text: str) -> bool:
 
 
 def _known(name: str | None) -> bool:
-    return name is None or name in FUNCTIONS or (len(name) == 1 and name.islower())
+    return name is None or name in FUNCTIONS or (len(name) == 1 and name != "_")
 
 
 def _value(node: ast.expr, numbers: list[int], depth: int) -> Fraction:

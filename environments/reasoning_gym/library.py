@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from driftline.errors import ConfigurationError, EnvironmentFailed
-from environments.reasoning_gym.datasets import APART, DEFAULTS, LEVELS, VERSION
+from environments.reasoning_gym.datasets import APART, DEFAULTS, LEVELS, UNANSWERED, VERSION
 
 CHILD = "environments.reasoning_gym.generate_apart"
 CHILD_DEADLINE_S = 900.0
@@ -109,6 +109,8 @@ def _stream(dataset: str, level: int | None, seed: int) -> Iterator[Entry]:
         for index in range(CHUNK):
             _seed_global_state(dataset, base + chunk * CHUNK + index)
             entry = source[index]
+            if dataset in UNANSWERED and UNANSWERED[dataset] in entry["answer"]:
+                continue
             # Source fields say where in the stream it is: the same question elsewhere is the same task.
             told = {key: value for key, value in entry["metadata"].items() if not key.startswith("source_")}
             yield json.loads(json.dumps({**entry, "metadata": told}, default=_plain))

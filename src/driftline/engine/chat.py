@@ -43,6 +43,11 @@ class ChatRenderer:
         """What ends an assistant turn in the template, and the model's own ends of sequence."""
         return self._stop_ids
 
+    @property
+    def vocabulary_size(self) -> int:
+        """Of the tokenizer, added tokens included."""
+        return len(self._tokenizer)
+
     def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Ids of the prompt with the header of the assistant's turn."""
         return self._ids(self._render(_plain(messages), generation_prompt=True))

@@ -32,6 +32,11 @@ class Renderer(Protocol):
         """Ids that end a turn of the policy; the one sampled is part of the turn."""
         ...
 
+    @property
+    def vocabulary_size(self) -> int:
+        """Token ids are below it."""
+        ...
+
     def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Ids of the prompt, up to where the policy's first turn begins."""
         ...
@@ -94,6 +99,11 @@ class PlainRenderer:
     def stop_ids(self) -> tuple[int, ...]:
         """The stop text's id, and the end of sequence if the model has one."""
         return self._stop_ids
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Of the tokenizer."""
+        return self._tokenizer.get_vocab_size()
 
     def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Ids of the joined contents."""

@@ -22,6 +22,7 @@ What else a family or an environment may say, each a small protocol that nobody 
 | environment | that it can play another episode when one has ended | `ReusableEnvironment` |
 | environment | what an episode is worth that ran out of time | `JudgingEnvironment` |
 | environment | that it can be taken up amid an episode | `SnapshotEnvironment` |
+| environment | that it takes turns as token ids | `TokenEnvironment` |
 
 `driftline environments check my_package:MyFamily` plays a family and says what of the contract it does not keep
 (`driftline.environment.checks`); docs/environments.md is the guide.
@@ -36,11 +37,13 @@ from driftline.environment.abilities import Prescription as Prescription
 from driftline.environment.abilities import ReusableEnvironment as ReusableEnvironment
 from driftline.environment.abilities import Snapshot as Snapshot
 from driftline.environment.abilities import SnapshotEnvironment as SnapshotEnvironment
+from driftline.environment.abilities import TokenEnvironment as TokenEnvironment
 from driftline.environment.abilities import ToolFamily as ToolFamily
 from driftline.environment.abilities import judges as judges
 from driftline.environment.abilities import prescribes as prescribes
 from driftline.environment.abilities import reusable as reusable
 from driftline.environment.abilities import snapshots as snapshots
+from driftline.environment.abilities import takes_tokens as takes_tokens
 from driftline.environment.abilities import tool_schemas as tool_schemas
 from driftline.environment.contract import Environment as Environment
 from driftline.environment.contract import Message as Message

@@ -86,6 +86,15 @@ class PlacedFamily(Protocol):
 
 
 @runtime_checkable
+class TokenEnvironment(Environment, Protocol):
+    """An environment that takes turns as the token ids that were sampled; it answers in `Message.token_ids`."""
+
+    async def step_tokens(self, token_ids: tuple[int, ...], text: str) -> StepResult:
+        """Called in place of `step`: the ids of one turn, what ended it included, and their text without that."""
+        ...
+
+
+@runtime_checkable
 class SnapshotEnvironment(Environment, Protocol):
     """An environment that can be taken up amid an episode."""
 
@@ -158,6 +167,11 @@ def reusable(environment: Environment) -> TypeGuard[ReusableEnvironment]:
 def judges(environment: Environment) -> TypeGuard[JudgingEnvironment]:
     """Whether it is a `JudgingEnvironment`."""
     return _has(type(environment), "judge")
+
+
+def takes_tokens(environment: Environment) -> TypeGuard[TokenEnvironment]:
+    """Whether it is a `TokenEnvironment`."""
+    return _has(type(environment), "step_tokens")
 
 
 def snapshots(environment: Environment) -> TypeGuard[SnapshotEnvironment]:

@@ -22,6 +22,9 @@ class Message:
 
     role: str
     content: str
+    token_ids: tuple[int, ...] | None = None
+    """Goes into the context as it is, in place of the content, which is for readers then: no template around it, and
+    no end of the policy's turn before it. All messages of a prompt or of an answer have token ids, or none has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from driftline.environment import (
     Task,
     TaskFamily,
     resolve,
+    takes_tokens,
 )
 from driftline.errors import EnvironmentFailed
 
@@ -63,7 +64,10 @@ class Served:
 
     async def _step(self, request: Mapping[str, Any]) -> dict[str, Any]:
         assert self._environment is not None
-        return self._result(await self._environment.step(request["action"]), "step")
+        environment, text = self._environment, request["action"]
+        if takes_tokens(environment):
+            return self._result(await environment.step_tokens(tuple(request["token_ids"]), text), "step")
+        return self._result(await environment.step(text), "step")
 
     async def _judge(self, request: Mapping[str, Any]) -> dict[str, Any]:
         environment = self._environment
@@ -88,8 +92,8 @@ class Served:
             "reward_parts": dict(result.reward_parts),
         }
 
-    def _told(self, messages: tuple[Message, ...]) -> list[list[str]]:
-        return [[message.role, message.content[: self._longest]] for message in messages]
+    def _told(self, messages: tuple[Message, ...]) -> list[list[Any]]:
+        return [[one.role, one.content[: self._longest], one.token_ids] for one in messages]
 
 
 async def serve(served: Served, requests: int, answers: int) -> None:

@@ -190,8 +190,8 @@ class Episode:
                 self._end("truncated", f"the context of {self._limits.context_tokens} tokens is full")
                 return
             self._transcript.observe(observed)
-            text, stopped = await self._sample_turn()
-            result = await self._take_turn(text)
+            text, ids, stopped = await self._sample_turn()
+            result = await self._take_turn(text, ids)
             if result.terminated or result.truncated:
                 self._end("ok" if result.terminated else "truncated", "" if result.terminated else "by its rules")
                 return
@@ -203,24 +203,26 @@ class Episode:
         self, messages: Sequence[Message], render: Callable[[], tuple[int, ...]]
     ) -> tuple[int, ...] | None:
         """What messages are in tokens, or None if they are too long for any context."""
+        if any(message.token_ids is not None for message in messages):
+            return _given_tokens(messages, self._using.renderer.vocabulary_size)
         characters = sum(len(message.content) for message in messages)
         if characters > self._limits.context_tokens * CHARACTERS_A_TOKEN:
             return None
         return render() if characters <= LONG_TEXT else await asyncio.to_thread(render)
 
-    async def _take_turn(self, text: str) -> StepResult:
+    async def _take_turn(self, text: str, ids: tuple[int, ...]) -> StepResult:
         """Give one turn to the environment."""
         self._turns += 1
         self.messages.append(Message(POLICY_ROLE, text))
-        result = await self._environment.step(text)
+        result = await self._environment.step(text, ids)
         if self._deadline is None or self._deadline.expired():
             raise TimeoutError
         self.messages.extend(_readable(result.messages))
         self._earned(result)
         return result
 
-    async def _sample_turn(self) -> tuple[str, bool]:
-        """Sample until a stop id, the limit of tokens or the end of the context: the text, and if it is whole.
+    async def _sample_turn(self) -> tuple[str, tuple[int, ...], bool]:
+        """Sample until a stop id, the limit of tokens or the end of the context: text, ids, and if it is whole.
 
         A turn of prescribed length has no stop ids, and is whole.
         """
@@ -232,7 +234,7 @@ class Episode:
             limit = self._limits.max_tokens_per_turn if prescribed is None else prescribed
             room = min(limit - len(ids), self._limits.context_tokens - len(self._transcript))
             if room <= 0:
-                return self._using.renderer.text(ids), prescribed is not None
+                return self._using.renderer.text(ids), tuple(ids), prescribed is not None
             generation = await self._generate(self._request(room, part, stop_ids))
             # At once, or an account of tokens that is taken meanwhile would lack these.
             self._transcript.sampled(generation)
@@ -241,7 +243,8 @@ class Episode:
             if generation.finish_reason != "abort":
                 if prescribed is not None and len(ids) != prescribed:
                     raise EngineError(f"the engine sampled {len(ids)} tokens of {prescribed} that were prescribed")
-                return self._using.renderer.text(ids), prescribed is not None or ids[-1] in stop_ids
+                stopped = prescribed is not None or ids[-1] in stop_ids
+                return self._using.renderer.text(ids), tuple(ids), stopped
         raise EngineDied(f"the engine handed back a turn unfinished {PARTS_OF_A_TURN} times")
 
     def _prescribed_tokens(self, turn_tokens: tuple[int, ...]) -> int:
@@ -363,6 +366,19 @@ class Episode:
             finished_unix=self._using.clock(),
             request_seconds=tuple(self._request_seconds),
         )
+
+
+def _given_tokens(messages: Sequence[Message], vocabulary_size: int) -> tuple[int, ...]:
+    """The token ids of messages that come as such."""
+    if any(message.token_ids is None for message in messages):
+        raise EnvironmentFailed("some messages have token ids and some have none: give token ids to all or to none")
+    ids = tuple(token for message in messages for token in message.token_ids or ())
+    unknown = [token for token in ids if not 0 <= token < vocabulary_size]
+    if unknown:
+        raise EnvironmentFailed(
+            f"the environment answered with token id {unknown[0]}, and the model has 0 to {vocabulary_size - 1}"
+        )
+    return ids
 
 
 def _readable(messages: Sequence[Message]) -> list[Message]:

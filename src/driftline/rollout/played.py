@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
-from driftline.environment import Environment, Message, StepResult, judges, prescribes
+from driftline.environment import Environment, Message, StepResult, judges, prescribes, takes_tokens
 from driftline.errors import DeadlineExceeded, EnvironmentFailed
 from driftline.rollout import assignment
 from driftline.rollout.meters import BusyMeter, Interval
@@ -70,17 +71,20 @@ class PlayedEnvironment:
         finally:
             self.seconds["resetting"] += self._clock() - before
 
-    async def step(self, text: str) -> StepResult:
-        """Give it one turn.
+    async def step(self, text: str, token_ids: tuple[int, ...]) -> StepResult:
+        """Give it one turn: its text, or the ids that were sampled if it takes those.
 
         Raises:
             EnvironmentFailed: It raised, or returned something else.
             DeadlineExceeded: It took too long.
         """
         seat, environment = self._taken()
+        step = partial(environment.step, text)
+        if takes_tokens(environment):
+            step = partial(environment.step_tokens, token_ids, text)
         start = self._busy.begin()
         try:
-            result = await seat.host.call("step", self._limits.step_deadline_s, lambda: environment.step(text))
+            result = await seat.host.call("step", self._limits.step_deadline_s, step)
         finally:
             end = self._busy.end()
             self._intervals.append((start, end))

@@ -154,7 +154,11 @@ class ProcessEnvironment:
 
     async def step(self, action: str) -> StepResult:
         """Take one turn."""
-        return _result(await self._process.ask({"call": "step", "action": action}))
+        return await self.step_tokens((), action)
+
+    async def step_tokens(self, token_ids: tuple[int, ...], text: str) -> StepResult:
+        """Take one turn; an environment that takes no token ids is given the text alone."""
+        return _result(await self._process.ask({"call": "step", "action": text, "token_ids": token_ids}))
 
     async def judge(self) -> StepResult:
         """Judge the episode as it stands; without a reward if the environment cannot."""
@@ -176,7 +180,10 @@ class ProcessEnvironment:
 
 
 def _messages(answer: Mapping[str, Any]) -> tuple[Message, ...]:
-    return tuple(Message(role, content) for role, content in answer["messages"])
+    return tuple(
+        Message(role, content, None if token_ids is None else tuple(token_ids))
+        for role, content, token_ids in answer["messages"]
+    )
 
 
 def _result(answer: Mapping[str, Any]) -> StepResult:

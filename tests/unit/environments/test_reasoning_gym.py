@@ -10,7 +10,17 @@ import pytest
 from driftline.environment import StepResult, Task, resolve
 from driftline.errors import ConfigurationError
 from environments.reasoning_gym import GradedQuestions, Questions, library
-from environments.reasoning_gym.datasets import APART, DEFAULTS, HEAVY, LEFT_OUT, LEVELS, STEPPED, VERSION
+from environments.reasoning_gym.datasets import (
+    APART,
+    DEFAULTS,
+    HEAVY,
+    LEFT_OUT,
+    LEVELS,
+    REFUSED,
+    STEPPED,
+    UNANSWERED,
+    VERSION,
+)
 from environments.reasoning_gym.expressions import harmless, value_of
 from environments.reasoning_gym.scoring import answer_in, is_right
 
@@ -34,10 +44,28 @@ def test_the_table_is_what_the_library_has() -> None:
     assert metadata.version("reasoning-gym") == VERSION
     assert {*LEVELS, *LEFT_OUT} == set(factory.DATASETS)
     assert not set(LEVELS) & set(LEFT_OUT)
-    assert {*APART, *HEAVY, *STEPPED, *DEFAULTS} <= set(LEVELS)
+    assert {*APART, *HEAVY, *STEPPED, *DEFAULTS, *UNANSWERED, *REFUSED} <= set(LEVELS)
     for dataset, levels in LEVELS.items():
         attributes = factory.CURRICULA[dataset]().attributes.values() if dataset in factory.CURRICULA else ()
-        assert levels == max((len(one.levels) for one in attributes), default=0), dataset
+        most = max((len(one.levels) for one in attributes), default=0)
+        assert levels == most - REFUSED.get(dataset, 0), dataset
+
+
+@pytest.mark.parametrize("dataset", sorted(REFUSED))
+def test_a_level_that_the_dataset_itself_refuses_is_none(dataset: str) -> None:
+    assert len(library.generate(dataset, level=LEVELS[dataset] - 1, seed=1, count=1)) == 1
+    with pytest.raises(AssertionError):
+        library.generate(dataset, level=LEVELS[dataset], seed=1, count=1)
+
+
+def test_a_question_without_a_worked_answer_is_left_out() -> None:
+    """To give the integral back as it stands would be a full score: its derivative is the integrand."""
+    found = library.entries("intermediate_integration", level=None, seed=2, count=8)
+    assert not any("Integral" in entry["answer"] for entry in found)
+    entry = {"answer": "x**2 + C", "metadata": {"variable": "x", "integrand": "2*x"}}
+    assert is_right("intermediate_integration", "x**2 + C", entry)
+    assert not is_right("intermediate_integration", "Integral(2*x, x)", entry)
+    assert library.scorer("intermediate_integration").score_answer("Integral(2*x, x)", entry) == 1.0
 
 
 async def test_the_whole_answer_is_right_and_what_contains_it_is_not() -> None:
@@ -107,7 +135,7 @@ def test_what_is_no_arithmetic_has_no_value(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["6*x**2 - 11*x", "x**2/2 + C", "exp(3*x)/3 + log(x)", "-12*sin(2*x + 5) + C", "x**(3/2)", "2**x", "3.5*x"],
+    ["6*x**2 - 11*x", "x**2/2 + C", "exp(3*x)/3 + log(x)", "-12*sin(2*x + 5) + C", "x**(3/2)", "2**x", "3.5*X"],
 )
 def test_symbolic_answers_pass(text: str) -> None:
     assert harmless(text)
@@ -117,7 +145,8 @@ def test_symbolic_answers_pass(text: str) -> None:
     "text",
     [
         "x.__class__", "__import__('os')", "open('x')", "eval(x)", "x[0]", "lambda: 1", "S('1')", "9**9**9", "x**999",
-        "2**(10*x)", "x; x", "x = 1", "globals()", "xs", "", "x" * 401,
+        "2**(10*x)", "x; x", "x = 1", "globals()", "xs", "_", "", "x" * 401,
+        "Integral(x**2, x)",
     ],
 )  # fmt: skip
 def test_other_words_and_towers_of_powers_do_not(text: str) -> None:

@@ -108,6 +108,8 @@ def ended(said: Said) -> bool:
     return bool(said.get("terminated") or said.get("truncated"))
 
 
-def told(messages: Sequence[Message]) -> list[list[str]]:
+def told(messages: Sequence[Message]) -> list[list[Any]]:
     """Messages as JSON values."""
-    return [[message.role, message.content] for message in messages]
+    return [
+        [one.role, one.content, *([list(one.token_ids)] if one.token_ids is not None else [])] for one in messages
+    ]
