@@ -10,10 +10,11 @@ from collections.abc import Mapping
 VERSION = "0.1.25"
 
 _BY_LEVELS: Mapping[int, str] = {
-    0: "acre gsm_symbolic list_functions",
-    2: "caesar_cipher",
+    0: "acre gsm_symbolic knight_swap list_functions",
+    2: "caesar_cipher survo",
     3: "bf word_ladder",
     4: (
+        "rubiks_cube "
         "ab advanced_geometry arc_1d arc_agi binary_alternation binary_matrix calendar_arithmetic "
         "complex_arithmetic cryptarithm decimal_arithmetic dice fraction_simplification futoshiki game_of_life "
         "game_of_life_halting gcd graph_color group_anagrams isomorphic_strings jugs kakurasu knights_knaves "
@@ -21,15 +22,16 @@ _BY_LEVELS: Mapping[int, str] = {
         "palindrome_generation palindrome_partitioning path_star polynomial_equations polynomial_multiplication "
         "pool_matrix prime_factorization ransom_note rotten_oranges rush_hour sentence_reordering shortest_path "
         "simple_equations simple_geometry simple_integration spiral_matrix string_insertion string_splitting "
-        "string_synthesis survo syllogism tower_of_hanoi tsumego word_sequence_reversal"
+        "string_synthesis syllogism tower_of_hanoi tsumego word_sequence_reversal"
     ),
     5: (
+        "modulo_grid "
         "base_conversion basic_arithmetic circuit_logic color_cube_rotation count_bits count_primes countdown "
-        "course_schedule decimal_chain_sum knight_swap letter_jumble manipulate_matrix mini_sudoku n_queens "
-        "power_function propositional_logic rectangle_count rotate_matrix rubiks_cube spell_backward "
+        "course_schedule decimal_chain_sum letter_jumble manipulate_matrix mini_sudoku n_queens "
+        "power_function propositional_logic rectangle_count rotate_matrix spell_backward "
         "string_manipulation sudoku word_sorting"
     ),
-    6: "emoji_mystery figlet_font modulo_grid",
+    6: "emoji_mystery figlet_font",
     7: "puzzle24 rearc time_intervals",
     8: "intermediate_integration letter_counting number_sorting",
     9: "aiw boxnet family_relationships",
@@ -43,10 +45,16 @@ _BY_LEVELS: Mapping[int, str] = {
 LEVELS: Mapping[str, int] = dict(
     sorted((dataset, levels) for levels, datasets in _BY_LEVELS.items() for dataset in datasets.split())
 )
-"""Dataset -> levels of its curriculum: most values of one of its attributes; 0 is no curriculum."""
+"""Dataset -> usable levels of its curriculum; 0 is no curriculum."""
 
-REFUSED: Mapping[str, int] = {"caesar_cipher": 2}
-"""So many levels more are in the curriculum, and the dataset refuses their configuration."""
+REFUSED: Mapping[str, frozenset[int]] = {
+    "caesar_cipher": frozenset({2, 3}),
+    "knight_swap": frozenset(range(5)),
+    "modulo_grid": frozenset({1}),
+    "rubiks_cube": frozenset({4}),
+    "survo": frozenset({2, 3}),
+}
+"""Levels of the curriculum whose configuration the dataset itself refuses; they are passed over."""
 
 LEFT_OUT: Mapping[str, str] = {
     "codeio": "its entries are made by running programs that a language model wrote, outside of any sandbox",

@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from driftline.errors import ConfigurationError, EnvironmentFailed
-from environments.reasoning_gym.datasets import APART, DEFAULTS, LEVELS, UNANSWERED, VERSION
+from environments.reasoning_gym.datasets import APART, DEFAULTS, LEVELS, REFUSED, UNANSWERED, VERSION
 
 CHILD = "environments.reasoning_gym.generate_apart"
 CHILD_DEADLINE_S = 900.0
@@ -121,7 +121,9 @@ def _dataset(dataset: str, level: int | None, seed: int) -> Any:
     if level is None:
         return library.create_dataset(dataset, seed=seed, size=CHUNK, **DEFAULTS.get(dataset, {}))
     factory: Any = importlib.import_module("reasoning_gym.factory")
+    refused = REFUSED.get(dataset, frozenset())
     curriculum = factory.create_curriculum(dataset)
+    level = [one for one in range(level + len(refused) + 1) if one not in refused][level]
     for name, attribute in curriculum.attributes.items():
         curriculum.set_attr_level(name, min(level, len(attribute.levels) - 1))
     configuration = curriculum.generate_configuration({"seed": seed, "size": CHUNK, **DEFAULTS.get(dataset, {})})
