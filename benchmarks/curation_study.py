@@ -83,6 +83,8 @@ class Choice:
     proposals: int
     evaluate_every: int
     """Steps between two policy versions that are evaluated."""
+    warm_start_steps: int
+    """Of the base policy, which both arms share."""
 
 
 def parameters(arm: str, seed: int, choice: Choice) -> RunParameters:
@@ -90,6 +92,7 @@ def parameters(arm: str, seed: int, choice: Choice) -> RunParameters:
     return RunParameters.model_validate(
         {
             "seed": seed,
+            "model": {"warm_start_steps": choice.warm_start_steps},
             "environment": {
                 "id": ENVIRONMENT, "task_set": f"curation-{arm}-s{seed}", "train_tasks": TRAIN_TASKS,
                 "held_out_tasks": HELD_OUT_TASKS, "follow_task_set": arm == "curated",
@@ -288,6 +291,7 @@ def main() -> None:
     parser.add_argument("--probe-members", type=int, default=4, help="episodes of a probe group")
     parser.add_argument("--proposals", type=int, default=512, help="tasks proposed a refresh")
     parser.add_argument("--evaluate-every", type=int, default=2, help="steps between two evaluated versions")
+    parser.add_argument("--warm-start-steps", type=int, default=400)
     parser.add_argument("--state", type=Path, default=Path("curation-study.json"), help="results so far")
     parser.add_argument("--plots", type=Path, default=None, help="directory for the plots")
     add_json_option(parser)

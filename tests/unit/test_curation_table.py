@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from benchmarks.curation_study import Choice, first_version, full_distribution, options, parameters
+from benchmarks.curation_study import Choice, Study, figures_of, first_version, full_distribution, options, parameters
 from benchmarks.curation_table import reached, smoothed, summarise, table
+from driftline.rollout.bootstrap import Surroundings
+from driftline.store.memory import MemoryStore
 from environments.pointer_chase import PointerChase
+from tests.support.rollout import RENDERER
+from tests.support.toy_run import Cell, ToyTrainer, create_run, toy_parameters
+from tests.support.trainer_bench import Bench, eager_cell, sync
 
 FAMILY = PointerChase()
-CHOICE = Choice(10, "levels", 3e-4, 16, 4, 16, 4, 512, 2)
+CHOICE = Choice(10, "levels", 3e-4, 16, 4, 8, 2, 64, 2, 400)
 
 
 def arm(name: str, successes: list[float], *, seed: int = 0, tokens: int = 100, zero: float = 0.4) -> dict[str, Any]:
@@ -57,3 +63,38 @@ def test_both_arms_begin_with_the_full_distribution_and_share_what_is_held_out()
     assert parameters("fixed", 0, CHOICE).environment.follow_task_set is False
     assert parameters("curated", 0, CHOICE).environment.follow_task_set is True
     assert options(CHOICE).rules.weights["useful"] == 0.8
+
+
+def test_the_figures_of_an_arm_come_from_its_step_records():
+    bench = Bench(sync(), eager_cell)
+    bench.loop().run()
+    found = figures_of("fixed", 0, bench.run_store.steps(), {0: 0.4, 3: 0.6})
+    assert (found["steps"], found["zero_variance_share"]) == (3, 0.0)
+    assert [(p["step"], p["success"]) for p in found["held_out"]] == [(0, 0.4), (3, 0.6)]
+    assert found["held_out"][0]["tokens"] == 0
+    assert found["held_out"][1]["tokens"] == found["tokens"] == found["curve"][-1]["tokens"]
+
+
+@pytest.mark.timeout(280)
+async def test_the_curated_arm_refreshes_beside_the_run(monkeypatch: pytest.MonkeyPatch):
+    from driftline.rollout import prober
+    from tasks import measuring
+
+    monkeypatch.setattr(prober, "POLL_S", 0.02)
+    monkeypatch.setattr(measuring, "POLL_S", 0.05)
+    params = toy_parameters(environment={"train_tasks": 32})
+    run_store = create_run(MemoryStore(), params)
+    study: Any = object.__new__(Study)
+    study._store, study._choice = run_store.store, CHOICE
+    found: Any = Surroundings(run_store, run_store.describe(), params, FAMILY, None, RENDERER)  # pyright: ignore
+    trainer = ToyTrainer(run_store, params, steps=10_000, train_s=0.02)
+    refreshing = asyncio.create_task(study._refresh(FAMILY, found, 0))
+    training = asyncio.gather(trainer.run(), Cell(run_store, params).run())
+    while len(run_store.read_head()[0].task_sets) < 3:
+        assert not refreshing.done(), refreshing
+        await asyncio.sleep(0.05)
+    trainer.steps = 0
+    refreshing.cancel()
+    await asyncio.gather(refreshing, training, return_exceptions=True)
+    versions = [version for _, version in run_store.read_head()[0].task_sets]
+    assert len({*versions}) == len(versions)
