@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -217,6 +219,26 @@ async def test_a_cancelled_call_ends_the_sandbox(backend: BackendName) -> None:
                 await sandbox.run(["sleep", "60"])
         with pytest.raises(SandboxFailed, match="has ended"):
             await sandbox.read("main.py")
+
+
+@pytest.mark.parametrize("milliseconds", [0, 1, 2, 4, 6, 8, 10, 12, 14, 17, 20, 25, 30])
+async def test_a_start_that_is_cancelled_leaves_nothing(backend: BackendName, milliseconds: int) -> None:
+    """bubblewrap's child waits for its parent for a while, and would for ever if that alone were killed."""
+    before = sandboxes()
+    for _ in range(3):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnconfinedWarning)
+            opening = asyncio.ensure_future(open_sandbox(TEMPLATE, PROFILE, backend=backend))
+            await asyncio.wait([opening], timeout=milliseconds / 1000)
+            opening.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await (await opening).close()
+    assert await asyncio.to_thread(comes_true, lambda: not sandboxes() - before)
+
+
+def sandboxes() -> set[int]:
+    """Processes of bubblewrap on this machine, whoever is their parent by now."""
+    return {one.pid for one in psutil.process_iter(["name"]) if one.info["name"] == "bwrap"}
 
 
 async def test_may_be_closed_twice_and_then_says_so(backend: BackendName) -> None:

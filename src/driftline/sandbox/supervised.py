@@ -72,15 +72,7 @@ class SupervisedSandbox:
             SandboxRefused: A file of the template cannot be written.
         """
         try:
-            process = await asyncio.create_subprocess_exec(
-                *launch.argv,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                pass_fds=launch.descriptors,
-                env={"PATH": launch.environment["PATH"]},
-                start_new_session=True,
-            )
+            process = await _started(launch)
         except BaseException as error:
             _clean_up(launch)
             if isinstance(error, OSError):
@@ -256,7 +248,11 @@ class SupervisedSandbox:
         if self._process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(self._supervisor or self._process.pid, signal.SIGKILL)
+            if self._supervisor is None:
+                # Early on bubblewrap's child waits for it, in its group, and does not yet end when it does.
+                os.killpg(self._process.pid, signal.SIGKILL)
+            else:
+                os.kill(self._supervisor, signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -266,6 +262,29 @@ def _understood():
         yield
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise SandboxFailed(f"the sandbox answers what cannot be read: {type(error).__name__}: {error}") from None
+
+
+async def _started(launch: Launch) -> asyncio.subprocess.Process:
+    """Start the command. If that is cancelled, its whole group is killed; asyncio would kill the command alone."""
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *launch.argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            pass_fds=launch.descriptors,
+            env={"PATH": launch.environment["PATH"]},
+            start_new_session=True,
+        )
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        process = await starting
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        raise
 
 
 def _clean_up(launch: Launch) -> None:
