@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
+import time
 from collections.abc import Sequence
 
 from driftline.environment import Task, TaskFamily
 from driftline.errors import DeadlineExceeded, EnvironmentFailed
+from driftline.params import RunParameters
+from driftline.rollout.episode import EpisodeLimits, EpisodeSpec
 from driftline.rollout.guard import EnvironmentGuard
+from driftline.rollout.meters import BusyMeter
+from driftline.rollout.played import PlayedEnvironment
+from driftline.rollout.pool import EnvironmentPool
 
 
-async def play(
-    family: TaskFamily, task: Task, actions: Sequence[str], *, max_turns: int, deadline_s: float
-) -> bool | None:
-    """Reset an environment and take the actions; returns the success that the last one led to.
+async def play(params: RunParameters, family: TaskFamily, task: Task, actions: Sequence[str]) -> bool | None:
+    """Reset an environment and take the actions, where a cell of the run would; returns the last one's success.
 
     Raises:
-        EnvironmentFailed: It raised, has no prompt, or did not answer within `deadline_s`. The message names the
-            environment and the task.
+        EnvironmentFailed: It raised, has no prompt, or did not answer within `environment.step_deadline_s`. The
+            message names the environment and the task.
     """
     guard = EnvironmentGuard()
+    pool = EnvironmentPool.of(params, family, guard)
+    spec = EpisodeSpec("preflight", "preflight", 0, 0, 1, task, params.environment.task_set)
+    environment = PlayedEnvironment(spec, EpisodeLimits.of(params), pool, BusyMeter(), time.time, [])
     try:
         with guard.installed():
-            environment = family.make(max_turns=max_turns)
-            try:
-                prompt = await guard.call("reset", deadline_s, lambda: environment.reset(task, 0))
-                if not prompt:
-                    raise EnvironmentFailed("reset returned no message, so there is no prompt")
-                success: bool | None = None
-                for action in actions:
-                    result = await guard.call("step", deadline_s, lambda action=action: environment.step(action))
-                    success = result.success
-                return success
-            finally:
-                with contextlib.suppress(DeadlineExceeded):
-                    await guard.call("close", deadline_s, environment.close)
+            async with pool:
+                try:
+                    if not await environment.reset():
+                        raise EnvironmentFailed("reset returned no message, so there is no prompt")
+                    success: bool | None = None
+                    for action in actions:
+                        success = (await environment.step(action)).success
+                    return success
+                finally:
+                    await environment.close(ended_by_itself=False)
     except (EnvironmentFailed, DeadlineExceeded) as error:
         raise EnvironmentFailed(f"environment {family.id}, task {task.id}: {error}") from error

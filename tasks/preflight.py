@@ -93,8 +93,7 @@ async def check_environment(params: RunParameters) -> None:
         _check_warm_start(family)
     sample = family.generate(seed=0, count=1)[0]
     actions = list(family.oracle(sample) or ("",))
-    limits = params.environment
-    await play(family, sample, actions[:1], max_turns=limits.max_turns, deadline_s=limits.step_deadline_s)
+    await play(params, family, sample, actions[:1])
 
 
 def _check_warm_start(family: TaskFamily) -> None:

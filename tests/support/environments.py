@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 import zlib
 from dataclasses import dataclass
@@ -160,3 +161,15 @@ class _Leaks(_Plain):
 class _TenMegabytes(_Plain):
     async def step(self, action: str) -> StepResult:
         return StepResult((Message("tool", "a" * 10_000_000),))
+
+
+class TellsWhere(PointerChase):
+    """Its environments say in which process and thread they are reset."""
+
+    def make(self, *, max_turns: int = 20) -> Any:
+        return _TellsWhere(max_turns)
+
+
+class _TellsWhere(_Raises):
+    async def reset(self, task: Task, seed: int) -> tuple[Message, ...]:
+        raise RuntimeError(f"played in {os.getpid()}/{threading.get_ident()}")

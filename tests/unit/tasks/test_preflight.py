@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from typing import Any
 
 import pytest
@@ -78,6 +80,17 @@ async def test_an_environment_that_misbehaves_is_refused(name: str, error: type[
     section = {"id": f"tests.support.environments:{name}", "step_deadline_s": 0.2}
     with pytest.raises(error, match=r"pointer_chase/v1|broken"):
         await preflight.check_environment(parameters(environment=section))
+
+
+@pytest.mark.parametrize(("runs_in", "elsewhere"), [("loop", False), ("thread", True), ("process", True)])
+async def test_the_environment_is_played_where_a_cell_plays_it(runs_in: str, elsewhere: bool):
+    """One that works in the event loop may not in a thread, and the other way about."""
+    section = {"id": "tests.support.environments:TellsWhere", "runs_in": runs_in, "step_deadline_s": 30.0}
+    with pytest.raises(EnvironmentFailed, match="task") as raised:
+        await preflight.check_environment(parameters(environment=section))
+    here = f"{os.getpid()}/{threading.get_ident()}"
+    assert (f"played in {here}" not in str(raised.value)) == elsewhere, raised.value
+    assert (f"played in {os.getpid()}/" not in str(raised.value)) == (runs_in == "process")
 
 
 async def test_a_warm_start_needs_demonstrations():
