@@ -34,7 +34,7 @@ class Slices:
         if not self._counting:
             self._counting = True
             loop.call_soon(self._next_round, loop)
-        if self._passed < self._most and not self._waiting:
+        if self._passed < self._most:
             self._passed += 1
             return
         turn = loop.create_future()

@@ -134,3 +134,37 @@ async def test_growth_wakes_whoever_starts_episodes() -> None:
         await woken.wait()
     adapting.cancel()
     assert slots.free == 16
+
+
+def test_a_small_limit_grows_too() -> None:
+    small = replace(CALM, in_flight=9, running=9)
+    assert adjusted(Limit(9, pressed=True), small, BOUNDS) == Limit(10, pressed=True), "a sixteenth of 9 is none"
+
+
+def test_nothing_is_free_while_more_are_in_flight_than_the_limit_says() -> None:
+    plant = Plant(blocks=10**6, blocks_each=1, most_running=512, in_flight=80)
+    slots = Slots(cast(Engine, plant), BOUNDS, begin=64, in_flight=lambda: plant.in_flight)
+    assert slots.free == 0
+    plant.in_flight = 60
+    assert slots.free == 4
+
+
+@pytest.mark.parametrize(("most", "lowest"), [(100, 6), (4, 4)])
+def test_an_adaptive_limit_is_cut_to_a_group_and_no_further(most: int, lowest: int) -> None:
+    """Fewer than a group in flight could complete none."""
+    rollout = {"episodes_in_flight": most, "concurrency": "adaptive", "group_size": 6}
+    plant = Plant(blocks=8, blocks_each=8, most_running=512)
+    slots = slots_of(parameters(rollout=rollout), cast(Engine, plant), lambda: plant.in_flight)
+    for _ in range(200):
+        plant.in_flight = max(slots.limit, 2)
+        slots.look()
+    assert slots.limit == lowest
+
+
+def test_a_cell_with_several_engines_begins_with_what_all_of_them_run() -> None:
+    params = parameters(
+        rollout={"episodes_in_flight": 1000, "concurrency": "adaptive"},
+        engine={"backend": "vllm_server", "max_num_seqs": 64, "replicas": 3},
+    )
+    plant = Plant(blocks=10**6, blocks_each=1, most_running=512)
+    assert slots_of(params, cast(Engine, plant), lambda: plant.in_flight).limit == 192
