@@ -273,11 +273,9 @@ class Collector:
         limit = scheduler.admission_limit(self._follower.newest, rollout.groups_per_step)
         # Groups beyond a lead that was cut wait for later, and must not stand in the way of those that may start.
         waiting = sum(len(group.waiting) for group in self._open.values() if group.number < limit)
+        waiting += len(self._claiming) * rollout.group_size
         wanted = scheduler.claims_wanted(
-            self._slots.free,
-            waiting + len(self._claiming) * rollout.group_size,
-            rollout.group_size,
-            ahead=self._planner.ahead_groups,
+            self._slots.free, waiting, rollout.group_size, ahead=self._planner.ahead_groups
         )
         count = min(wanted, CLAIMS_IN_FLIGHT - len(self._claiming))
         for group in self._ledger.take(limit, count, self._monotonic()):
