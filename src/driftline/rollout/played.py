@@ -71,8 +71,8 @@ class PlayedEnvironment:
         finally:
             self.seconds["resetting"] += self._clock() - before
 
-    async def step(self, text: str, token_ids: tuple[int, ...]) -> StepResult:
-        """Give it one turn: its text, or the ids that were sampled if it takes those.
+    async def step(self, text: str, token_ids: tuple[int, ...] | None = None) -> StepResult:
+        """Give it one turn: its text, or the ids that were sampled if it takes those and there are any.
 
         Raises:
             EnvironmentFailed: It raised, or returned something else.
@@ -80,7 +80,7 @@ class PlayedEnvironment:
         """
         seat, environment = self._taken()
         step = partial(environment.step, text)
-        if takes_tokens(environment):
+        if token_ids is not None and takes_tokens(environment):
             step = partial(environment.step_tokens, token_ids, text)
         start = self._busy.begin()
         try:

@@ -26,7 +26,7 @@ ADVANTAGES = ("grpo", "grpo_population", "dr_grpo", "rloo", "maxrl")
 
 def has_signal(rewards_G: Tensor, valid_G: Tensor) -> bool:
     """Whether a group teaches anything: at least two valid members, with different rewards."""
-    return rewards_differ(rewards_G[valid_G.bool()].tolist())  # pyright: ignore[reportUnknownMemberType]
+    return rewards_differ([float(reward) for reward in rewards_G[valid_G.bool()]])
 
 
 def rewards_differ(rewards: Sequence[float]) -> bool:
