@@ -66,7 +66,7 @@ async function listRuns() {
   const options = names.map((name) => element("option", { value: name, selected: name === chosen }, name));
   const menu = at("run");
   if (menu.options.length !== options.length || names.some((name, i) => menu.options[i].value !== name)) menu.replaceChildren(...options);
-  if (!names.length) complain(new Problem(404, "the store holds no run yet", "start one: make demo"));
+  if (!names.length) complain(new Problem(404, "the store holds no run yet", "start one: make demo, or wait if one is starting"));
 }
 
 function say(text, stale) {
