@@ -147,7 +147,12 @@ class Service:
         if run == LATEST:
             entries = (await self.runs()).value
             if not entries:
-                raise ProblemError(404, "unknown-run", "the store holds no run yet", "start one: `make demo`, or wait if one is starting")
+                raise ProblemError(
+                    404,
+                    "unknown-run",
+                    "the store holds no run yet",
+                    "start one: `make demo`, or wait if one is starting",
+                )
             run = entries[0].run
         return await self._hub.view(run)
 

@@ -117,7 +117,9 @@ def find_run(store: ObjectStore, run: str) -> RunDescription:
     """
     known = list_runs(store) if run == LATEST else []
     if run == LATEST and not known:
-        raise ConfigurationError("the store holds no run yet: start one, for example with `make demo`, or wait if one is starting")
+        raise ConfigurationError(
+            "the store holds no run yet: start one, for example with `make demo`, or wait if one is starting"
+        )
     try:
         return RunStore(store, known[-1] if run == LATEST else run).describe()
     except ObjectMissing:
