@@ -20,7 +20,6 @@ import argparse
 import asyncio
 import json
 import logging
-import os
 import sys
 import tempfile
 import time
@@ -32,11 +31,9 @@ from typing import Any
 
 from benchmarks.curation_table import plot, summarise, table
 from benchmarks.figures import add_json_option, write
-from benchmarks.local_run import begin, host_engine, play
-from driftline.engine.vllm_engine import VllmEngine
+from benchmarks.local_run import WarmEngine, begin, host_engine, play, train
 from driftline.environment import GradedFamily, Task, TaskFamily, resolve
 from driftline.params import RunParameters, Settings, settings
-from driftline.process import supervise
 from driftline.records import StepRecord
 from driftline.refresh.proposing import window_seed
 from driftline.rollout.background import cancel_and_wait
@@ -149,12 +146,11 @@ class Study:
         self._settings: Settings = settings()
         self._folder = folder
         self._choice = choice
-        self._engine: VllmEngine | None = None
+        self._engine = WarmEngine()
 
     async def close(self) -> None:
         """End the engine."""
-        if self._engine is not None:
-            await self._engine.close()
+        await self._engine.close()
 
     async def run(self, arm: str, seed: int, name: str) -> dict[str, Any]:
         """Run an arm to its end, and evaluate its versions."""
@@ -162,11 +158,11 @@ class Study:
         family = resolve(ENVIRONMENT)
         await begin(params, name, self._store, self._folder, proposal=first_version(family, seed, choice))
         found = await asyncio.to_thread(read_run, name, self._settings)
-        engine = await self._warm_engine(found)
+        engine = await self._engine.serving(found)
         refreshing = asyncio.create_task(self._refresh(family, found, seed)) if arm == "curated" else None
         try:
             async with asyncio.timeout(ARM_DEADLINE_S), asyncio.TaskGroup() as group:
-                group.create_task(self._train(name))
+                group.create_task(train(name, self._folder, PROCESSORS[1], "driftline.training.entry"))
                 group.create_task(play(found, engine))
         finally:
             if refreshing is not None:
@@ -199,24 +195,6 @@ class Study:
                 "step %d: version %s in %.1f s, pools %s, levels %s",
                 head.step, published.version, time.monotonic() - began, dict(manifest.pools), plan.levels,
             )  # fmt: skip
-
-    async def _warm_engine(self, found: Surroundings) -> VllmEngine:
-        run = found.run_store.run
-        if self._engine is None:
-            self._engine = VllmEngine(found.parameters.engine, found.model_dir, run=run)
-            await self._engine.start()
-        else:
-            await self._engine.serve_run(run)
-        return self._engine
-
-    async def _train(self, name: str) -> None:
-        command = ["taskset", "--cpu-list", str(PROCESSORS[1]), sys.executable, "-m", "driftline.training.entry"]
-        with (self._folder / f"{name}-trainer.log").open("w") as file:
-            await supervise(
-                [*command, "--run", name],
-                env={**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
-                on_log=lambda line: print(line, file=file),
-            )
 
 
 async def _leave(request: ProbeRequest) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from driftline.engine.environment_variables import engine_environment
 from driftline.engine.protocol import Engine
+from driftline.engine.vllm_engine import VllmEngine
 from driftline.environment import resolve
 from driftline.params import EngineParameters, RunParameters, settings
 from driftline.process import supervise
@@ -65,6 +66,38 @@ async def play(found: Surroundings, engine: Engine) -> None:
         sink=NullSink(),
         on_progress=lambda event: None,
     )
+
+
+class WarmEngine:
+    """One engine that serves run after run of the same base policy."""
+
+    def __init__(self) -> None:
+        self._engine: VllmEngine | None = None
+
+    async def serving(self, found: Surroundings) -> VllmEngine:
+        """The engine, which serves that run from now on; the first call starts it."""
+        run = found.run_store.run
+        if self._engine is None:
+            self._engine = VllmEngine(found.parameters.engine, found.model_dir, run=run)
+            await self._engine.start()
+        else:
+            await self._engine.serve_run(run)
+        return self._engine
+
+    async def close(self) -> None:
+        """End it."""
+        if self._engine is not None:
+            await self._engine.close()
+
+
+async def train(run: str, folder: Path, cpu: int, *trainer: str) -> None:
+    """Be the run's trainer until the run is over: a module and its options, on a processor; logs to `folder`."""
+    with (folder / f"{run}-trainer.log").open("w") as file:
+        await supervise(
+            ["taskset", "--cpu-list", str(cpu), sys.executable, "-m", *trainer, "--run", run],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
+            on_log=lambda line: print(line, file=file),
+        )
 
 
 async def base_model(params: RunParameters, store: ObjectStore, folder: Path) -> ModelSource:

@@ -16,7 +16,6 @@ import argparse
 import asyncio
 import json
 import logging
-import os
 import sys
 import tempfile
 import time
@@ -26,13 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import add_json_option, write
-from benchmarks.local_run import begin, host_engine, play
+from benchmarks.local_run import WarmEngine, begin, host_engine, play, train
 from benchmarks.staleness_table import plot, summarise, table
-from driftline.engine.vllm_engine import VllmEngine
 from driftline.params import AdmissionParameters, RunParameters, Settings, settings
-from driftline.process import supervise
 from driftline.records import StepRecord
-from driftline.rollout.bootstrap import Surroundings, read_run
+from driftline.rollout.bootstrap import read_run
 from driftline.rollout.evaluate import evaluate
 from driftline.store.protocol import ObjectStore
 from driftline.tracking import metrics
@@ -126,46 +123,27 @@ class Study:
         self._settings: Settings = settings()
         self._folder = folder
         self._choice = choice
-        self._engine: VllmEngine | None = None
+        self._engine = WarmEngine()
 
     async def close(self) -> None:
         """End the engine."""
-        if self._engine is not None:
-            await self._engine.close()
+        await self._engine.close()
 
     async def run(self, arm: Arm, seed: int, name: str) -> dict[str, Any]:
         """Run an arm to its end, and evaluate its policy."""
         params = parameters(arm, seed, self._choice)
         await begin(params, name, self._store, self._folder)
         found = await asyncio.to_thread(read_run, name, self._settings)
-        engine = await self._warm_engine(found)
+        engine = await self._engine.serving(found)
+        trainer = ["benchmarks.stretched_trainer", "--step-s", str(self._choice.step_s)]
         async with asyncio.timeout(ARM_DEADLINE_S), asyncio.TaskGroup() as group:
-            group.create_task(self._train(params, name))
+            group.create_task(train(name, self._folder, PROCESSORS[1], *trainer))
             group.create_task(play(found, engine))
         versions = [0, arm.steps] if arm.correction == "none" and arm.lead_batches == 0 else [arm.steps]
         results = await evaluate(found, engine, NullSink(), versions)
         success = {result.version: result.success for result in results}
         records = await asyncio.to_thread(found.run_store.steps)
         return figures_of(arm, seed, records) | {"success": success[arm.steps], "success_base": success.get(0)}
-
-    async def _warm_engine(self, found: Surroundings) -> VllmEngine:
-        run = found.run_store.run
-        if self._engine is None:
-            self._engine = VllmEngine(found.parameters.engine, found.model_dir, run=run)
-            await self._engine.start()
-        else:
-            await self._engine.serve_run(run)
-        return self._engine
-
-    async def _train(self, params: RunParameters, name: str) -> None:
-        command = ["taskset", "--cpu-list", str(PROCESSORS[1]), sys.executable, "-m", "benchmarks.stretched_trainer"]
-        command += ["--step-s", str(self._choice.step_s)]
-        with (self._folder / f"{name}-trainer.log").open("w") as file:
-            await supervise(
-                [*command, "--run", name],
-                env={**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
-                on_log=lambda line: print(line, file=file),
-            )
 
 
 def figures_of(arm: Arm, seed: int, records: Sequence[StepRecord]) -> dict[str, Any]:

@@ -89,8 +89,9 @@ HOST_FILES = of(
             "os.symlink(os.environ['SECRET_PATH'], 'link')\nmust_fail(lambda: read('link'))"
         ),
         "the secret, through /proc/1/root": "must_fail(lambda: read('/proc/1/root' + os.environ['SECRET_PATH']))",
-        "the secret, through /proc/self/root/..": (
-            "must_fail(lambda: read('/proc/self/root/../../..' + os.environ['SECRET_PATH']))"
+        "the secret, above the root that /proc names": (
+            "above = os.path.join('/proc/self', 'root', '../../..')\n"
+            "must_fail(lambda: read(above + os.environ['SECRET_PATH']))"
         ),
         "the secret, by a hard link": "must_fail(lambda: os.link(os.environ['SECRET_PATH'], 'hard'))",
         "the checkout and its hidden tests": "must_fail(lambda: os.listdir(os.environ['CHECKOUT']))",

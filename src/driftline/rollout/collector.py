@@ -305,9 +305,8 @@ class Collector:
         ):
             group = self._open[number]
             group.waiting.remove(member)
-            group.playing[member] = self._spawn(
-                self._play(group, member), self._playing, f"episode {number}.{member}"
-            )
+            playing = self._spawn(self._play(group, member), self._playing, f"episode {number}.{member}")
+            group.playing[member] = playing
 
     async def _play(self, group: OpenGroup, member: int) -> None:
         claim, priority = group.claim, self._planner.begin(group, member)

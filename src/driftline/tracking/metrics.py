@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-from driftline.measured import K3_SHARES, RATIO_SHARES
+from driftline.measured import K3_SHARES, RATIO_SHARES, DivergenceSummary
 from driftline.tracking import causes, pools
 from driftline.tracking.causes import CAUSES as CAUSES
 from driftline.tracking.causes import Cause as Cause
@@ -350,6 +350,18 @@ EVALUATION_INVALID = _row(
     "evaluation/invalid_episodes", "episodes", "Held-out episodes without reward.", "evaluation"
 )
 EVALUATION_SECONDS = _row("evaluation/seconds", "s", "Duration of the evaluation.", "evaluation")
+
+
+def of_divergence(found: DivergenceSummary) -> Mapping[str, float]:
+    """The figures of a batch's divergence, by name."""
+    return {
+        K1: found.k1,
+        K2: found.k2,
+        K3: found.k3,
+        TOTAL_VARIATION: found.total_variation,
+        CHI_SQUARE: found.chi_square,
+        ESS_FRACTION: found.ess_fraction,
+    }
 
 
 if __name__ == "__main__":

@@ -120,12 +120,7 @@ def figures(outcome: StepOutcome) -> Mapping[str, float]:
         metrics.LOSS: found.loss,
         metrics.GRADIENT_NORM: outcome.gradient_norm,
         metrics.ENTROPY: found.entropy_nats,
-        metrics.K1: found.divergence.k1,
-        metrics.K2: found.divergence.k2,
-        metrics.K3: found.divergence.k3,
-        metrics.TOTAL_VARIATION: found.divergence.total_variation,
-        metrics.CHI_SQUARE: found.divergence.chi_square,
-        metrics.ESS_FRACTION: found.divergence.ess_fraction,
+        **metrics.of_divergence(found.divergence),
     }
 
 

@@ -200,12 +200,7 @@ def _divergence_metrics(outcome: StepOutcome, trained: DivergenceSummary) -> dic
     return {
         **(floor if found.floor.tokens else {}),
         **(taught if trained.tokens else {}),
-        metrics.K1: found.divergence.k1,
-        metrics.K2: found.divergence.k2,
-        metrics.K3: found.divergence.k3,
-        metrics.TOTAL_VARIATION: found.divergence.total_variation,
-        metrics.CHI_SQUARE: found.divergence.chi_square,
-        metrics.ESS_FRACTION: found.divergence.ess_fraction,
+        **metrics.of_divergence(found.divergence),
         metrics.LOGPROB_DIFFERENCE_MAX: found.difference_max_nats,
         **_spread_metrics(found.by_sequence),
         metrics.IMPORTANCE_RAW_MEAN: found.divergence.ratio_mean,
