@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from prefect.client.orchestration import PrefectClient, get_client
 from prefect.testing.utilities import prefect_test_harness
 
 from driftline.params import settings
+from tests.support.deployments import ROOT
 
 if TYPE_CHECKING:
     from tests.support.seaweed import Seaweed
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -33,3 +32,10 @@ def surroundings(seaweed: Seaweed, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     settings.cache_clear()
     yield
     settings.cache_clear()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[PrefectClient]:
+    """A client of the tests' Prefect server."""
+    async with get_client() as found:
+        yield found

@@ -2,69 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import sys
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect.client.orchestration import PrefectClient, get_client
-from prefect.client.schemas.actions import WorkPoolCreate
-from prefect.client.schemas.responses import DeploymentResponse
+from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.schedules import CronSchedule
-from prefect.exceptions import ObjectAlreadyExists, PrefectHTTPStatusError
-from prefect.settings import get_current_settings
+from prefect.exceptions import PrefectHTTPStatusError
 
 from driftline.errors import ConfigurationError
 from tasks import preflight
-from tests.flows.conftest import ROOT
+from tests.support.deployments import deploy, ours, prefect
 
 pytestmark = pytest.mark.usefixtures("surroundings")
-
-
-async def prefect(*arguments: str) -> tuple[int, str]:
-    """Run the `prefect` program against the tests' server; its exit code and output."""
-    program = Path(sys.executable).parent / "prefect"
-    process = await asyncio.create_subprocess_exec(
-        program,
-        *arguments,
-        cwd=ROOT,
-        env={**get_current_settings().to_environment_variables(exclude_unset=True), **_environment()},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    output, _ = await process.communicate()
-    return process.returncode or 0, " ".join(output.decode().split())
-
-
-def _environment() -> dict[str, str]:
-    import os
-
-    kept = {name: value for name, value in os.environ.items() if name != "DRIFTLINE_HOME"}
-    return {**kept, "PREFECT_CLI_PROMPT": "false", "COLUMNS": "200"}
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[PrefectClient]:
-    async with get_client() as found:
-        yield found
-
-
-async def deploy(client: PrefectClient) -> None:
-    """Once for all tests: a deployment that is there stays."""
-    for pool in ("cpu-env", "rollout-gpu", "train-gpu"):
-        with contextlib.suppress(ObjectAlreadyExists):
-            await client.create_work_pool(WorkPoolCreate(name=pool, type="process"))
-    if not await ours(client):
-        code, output = await prefect("deploy", "--all")
-        assert code == 0, output
-
-
-async def ours(client: PrefectClient) -> list[DeploymentResponse]:
-    found = await client.read_deployments()
-    return [deployment for deployment in found if (deployment.entrypoint or "").startswith("flows.")]
 
 
 async def start(client: PrefectClient, name: str, **given: Any) -> Any:

@@ -5,22 +5,19 @@ Then the same run again: what is done is not done twice.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
-from prefect.client.orchestration import PrefectClient, get_client
-from prefect.workers.process import ProcessWorker
+from prefect.client.orchestration import PrefectClient
 
 from driftline.params import RunParameters, settings
 from driftline.store import keys, tasksets
 from driftline.tracking.report import build_report
 from flows.post_training import post_training
 from tasks.stores import run_store, shared_store
-from tests.flows.test_deployments import deploy
+from tests.support.deployments import serving
 
 PARAMETERS = RunParameters.model_validate(
     {
@@ -44,24 +41,9 @@ pytestmark = [
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[PrefectClient]:
-    async with get_client() as found:
-        yield found
-
-
-@pytest.fixture
 async def workers(client: PrefectClient) -> AsyncIterator[None]:
-    await deploy(client)
-    serving = [
-        asyncio.create_task(ProcessWorker(work_pool_name=pool).start(printer=lambda *_: None))
-        for pool in ("rollout-gpu", "train-gpu")
-    ]
-    yield
-    for task in serving:
-        task.cancel()
-    for task in serving:
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+    async with serving(client, "rollout-gpu", "train-gpu"):
+        yield
 
 
 @pytest.fixture
