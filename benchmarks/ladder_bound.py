@@ -38,14 +38,14 @@ class Bound:
 async def measure_bound(engine: Engine, resources: EpisodeResources, tasks: Sequence[Task], *, slots: int) -> Bound:
     """Measure it on an engine that is otherwise idle."""
     tokens = sum(sum(shape["sampled_tokens"]) for task in tasks for shape in task.payload["members"])
-    throughput = max([await _round(engine, slots, number) for number in range(ROUNDS)])
+    throughput = max([await long_requests(engine, slots, number) for number in range(ROUNDS)])
     longest_s = max([await _alone(resources, task, member) for task, member in _longest(tasks)])
-    requests_s = min([await _without_tools(resources, tasks, slots) for _ in range(ROUNDS)])
+    requests_s = min([await without_tools(resources, tasks, slots) for _ in range(ROUNDS)])
     return Bound(throughput, tokens / throughput, longest_s, requests_s)
 
 
-async def _round(engine: Engine, slots: int, number: int) -> float:
-    """Tokens a second of one round of long requests."""
+async def long_requests(engine: Engine, slots: int, number: int) -> float:
+    """Tokens a second of as many long requests as there are slots; `number` sets their seeds."""
     requests = [
         GenerationRequest(f"bound/{number}.{slot}", (slot % 10 + 2, 3), TOKENS, (), 1.0, number * slots + slot)
         for slot in range(slots)
@@ -74,7 +74,7 @@ async def _alone(resources: EpisodeResources, task: Task, member: int) -> float:
     return time.monotonic() - began
 
 
-async def _without_tools(resources: EpisodeResources, tasks: Sequence[Task], slots: int) -> float:
+async def without_tools(resources: EpisodeResources, tasks: Sequence[Task], slots: int) -> float:
     """Seconds of all episodes, `slots` at once, if tools took no time."""
     free = asyncio.Semaphore(slots)
 

@@ -315,7 +315,8 @@ async def play_trace(ladder: Ladder, trace: str, given: argparse.Namespace, done
     reference: dict[tuple[int, int], Any] = {}
     for balanced in (False, True):
         for repeat in range(given.repeats):
-            for arm in given.arms:
+            # To and fro, so that what drifts over a repeat does no arm a favour.
+            for arm in given.arms if repeat % 2 == 0 else reversed(given.arms):
                 if balanced and arm not in given.balanced:
                     continue
                 kept = found["balanced" if balanced else "arms"].setdefault(arm, [])
