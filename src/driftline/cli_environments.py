@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from driftline.cli_shared import console, known_errors
-from driftline.environment import GradedFamily, PlacedFamily, Registered, registered
+from driftline.environment import ADAPTERS, GradedFamily, PlacedFamily, Registered, registered
 from driftline.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def list_families(
     for row in rows:
         table.add_row(str(row["id"]), str(row["runs_in"]), "yes" if row["graded"] else "", str(row["found_in"]))
     console.print(table)
-    console.print(f"{len(rows)} environments")
+    adapted = ", ".join(f"{adapter}/..." for adapter in ADAPTERS)
+    console.print(f"{len(rows)} environments, and those that are adapted: {adapted}")
     if json_path is not None:
         json_path.write_text(json.dumps(rows, indent=2) + "\n")
 

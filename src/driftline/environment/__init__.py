@@ -50,6 +50,7 @@ from driftline.environment.contract import Message as Message
 from driftline.environment.contract import StepResult as StepResult
 from driftline.environment.contract import Task as Task
 from driftline.environment.contract import TaskFamily as TaskFamily
+from driftline.environment.registry import ADAPTERS as ADAPTERS
 from driftline.environment.registry import Registered as Registered
 from driftline.environment.registry import registered as registered
 from driftline.environment.registry import resolve as resolve

@@ -15,6 +15,13 @@ from driftline.errors import ConfigurationError
 ENTRY_POINT_GROUP = "driftline.environments"
 REGISTRY_MODULE = "environments"
 
+ADAPTERS: Mapping[str, str] = {
+    "gymnasium": "driftline.adapters.gymnasium",
+    "openenv": "driftline.adapters.openenv",
+    "verifiers": "driftline.adapters.verifiers",
+}
+"""First part of an id -> the module whose `named` makes the family of the rest. Imported when one is named."""
+
 MEMBERS = ("id", "alphabet", "stop", "generate", "make", "oracle", "demonstrate")
 """Of a `TaskFamily`."""
 
@@ -47,16 +54,19 @@ def resolve(name: str) -> TaskFamily:
     """Find a task family by versioned id or by dotted path (`package.module:Attribute`).
 
     Looks in the `environments` package of the working directory, then among the entry points of the group
-    `driftline.environments`.
+    `driftline.environments`; an id that begins with an adapter's name and is found in neither is made by the adapter.
 
     Raises:
         ConfigurationError: Nothing is registered under `name`; the message names the closest id.
     """
-    if ":" in name:
+    adapter, _, rest = name.partition("/")
+    if ":" in name and adapter not in ADAPTERS:
         return _from_path(name)
     known = registered()
     if name in known:
         return known[name].load()
+    if adapter in ADAPTERS:
+        return importlib.import_module(ADAPTERS[adapter]).named(rest)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) or 'none'}"
     raise ConfigurationError(f"no environment {name!r}: {hint}")
