@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +20,7 @@ from rich.table import Table
 
 from driftline import cli_environments
 from driftline.cli_shared import complaints, console, known_errors
-from driftline.errors import ConfigurationError, StackError
+from driftline.errors import ConfigurationError, StackError, StoreError
 from driftline.params import adopt_environment, settings
 
 if TYPE_CHECKING:
@@ -256,23 +257,47 @@ def demo(
 ) -> None:
     """Bring the stack up, run the `post-training/local` deployment to its end, and print the report."""
     layout = _layout()
-    from infra import flow_server, stack
+    from infra import follow, stack
 
     began = time.monotonic()
     options = stack.StartOptions(auto_ports=auto_ports, start_deadline_s=start_deadline)
     state = stack.up(layout, settings(), options, console.print)
-    console.print(f"\nrunning {DEMO_DEPLOYMENT}; watch it at {state.ports.prefect_page}/runs\n")
-    arguments = ["deployment", "run", DEMO_DEPLOYMENT, "--watch", "--watch-timeout", str(DEMO_DEADLINE_S)]
-    if code := flow_server.run_prefect(layout, state, arguments):
-        raise StackError(
-            f"{DEMO_DEPLOYMENT} did not complete: see {state.ports.prefect_page}/runs and {_short(layout.logs)} "
-            f"(Prefect's exit code is {code}; the stack is still up)"
-        )
     _adopt(layout)
+    console.print(f"\nrunning {DEMO_DEPLOYMENT}; see it at {state.ports.prefect_page}/runs\n")
+    try:
+        follow.run_deployment(
+            state, DEMO_DEPLOYMENT, console.print, deadline_s=DEMO_DEADLINE_S, progress=_progress_of_next_run()
+        )
+    except StackError as error:
+        raise StackError(
+            f"{error}; see {state.ports.prefect_page}/runs and {_short(layout.logs)} (the stack is still up)"
+        ) from error
     console.print()
     _report(layout, "latest", json_path)
     seconds = time.monotonic() - began
     console.print(f"\n{seconds:.0f} s altogether. The stack stays up; stop it with  .venv/bin/driftline down")
+
+
+def _progress_of_next_run() -> Callable[[], str | None]:
+    """Says how far the run is that begins after this call; None before it has begun."""
+    from driftline.store.client import open_store
+    from driftline.store.run_store import RunStore, list_runs
+
+    store = open_store(settings(), patience_s=REPORT_PATIENCE_S)
+    before = set(list_runs(store))
+
+    def progress() -> str | None:
+        try:
+            new = [run for run in list_runs(store) if run not in before]
+            if not new:
+                return None
+            run_store = RunStore(store, new[0])
+            head, _ = run_store.read_head()
+            return f"step {head.step} of {run_store.describe().parameters['training']['steps']}"
+        except StoreError:
+            return None  # It is told of again at the next look.
+
+    return progress
 
 
 def _report(layout: Layout, run: str, json_path: Path | None) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from driftline import cli, params
 from driftline.errors import ConfigurationError, StackError
-from infra import flow_server, health, stack
+from infra import follow, health, stack
 from infra.layout import Layout, Ports, StackState, credentials, write_state
 from tests.support.mlflow_server import free_port
 
@@ -119,25 +119,28 @@ def test_env_prints_the_export_lines(run: Run, started: Layout) -> None:
 
 
 def test_the_demonstration_fails_when_its_run_does(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[str]] = []
+    asked: list[str] = []
 
-    def run_prefect(layout: Layout, state: StackState, arguments: list[str]) -> int:
-        asked.append(arguments)
-        return 1
+    def run_deployment(state: StackState, deployment: str, *rest: object, **options: object) -> None:
+        asked.append(deployment)
+        raise StackError(f"{deployment} did not complete")
 
     monkeypatch.setattr(stack, "up", lambda *arguments: STATE)
-    monkeypatch.setattr(flow_server, "run_prefect", run_prefect)
+    monkeypatch.setattr(follow, "run_deployment", run_deployment)
+    monkeypatch.setattr(cli, "_progress_of_next_run", lambda: lambda: None)
     monkeypatch.setattr(cli, "_report", fails_with(AssertionError("no report of a failed run")))
     result = run("demo")
     assert result.exit_code == 1
     assert "post-training/local did not complete" in result.stderr
-    assert asked[0][:4] == ["deployment", "run", "post-training/local", "--watch"]
+    assert "the stack is still up" in result.stderr
+    assert asked == ["post-training/local"]
 
 
 def test_the_demonstration_ends_with_the_report(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     reported: list[object] = []
     monkeypatch.setattr(stack, "up", lambda *arguments: STATE)
-    monkeypatch.setattr(flow_server, "run_prefect", lambda *arguments: 0)
+    monkeypatch.setattr(follow, "run_deployment", lambda *arguments, **options: None)
+    monkeypatch.setattr(cli, "_progress_of_next_run", lambda: lambda: None)
     monkeypatch.setattr(cli, "_report", lambda layout, name, path: reported.append((name, path)))
     result = run("demo", "--json", "figures.json")
     assert result.exit_code == 0

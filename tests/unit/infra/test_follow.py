@@ -1,0 +1,114 @@
+"""Following a flow run: what is told, once each, and how it ends. Against a server with the answers of Prefect's."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from driftline.errors import StackError
+from infra import follow
+from infra.layout import Ports, StackState
+
+
+@dataclass
+class Server:
+    """Answers what a run looks like at each look, the last one for ever."""
+
+    state: StackState
+    looks: list[tuple[str, list[str]]] = field(default_factory=list[tuple[str, list[str]]])
+    """State type, and names of the tasks that have begun."""
+    made: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    refusals: int = 0
+    """Creations that are answered 503."""
+    _look: int = -1
+
+    def answer(self, method: str, path: str, document: Any) -> Any:
+        """The answer to a request; None refuses it as busy."""
+        if path == "/api/deployments/name/post-training/local":
+            return {"id": "d1"}
+        if path == "/api/deployments/d1/create_flow_run":
+            self.made.append(document)
+            self.refusals -= 1
+            return None if self.refusals >= 0 else {"id": "r1"}
+        if path == "/api/flow_runs/r1":
+            self._look = min(self._look + 1, len(self.looks) - 1)
+            kind = self.looks[self._look][0]
+            state = {"message": "out of road"}
+            return {"name": "brave-otter", "state_type": kind, "state_name": kind.title(), "state": state}
+        assert (method, path) == ("POST", "/api/task_runs/filter")
+        assert document["task_runs"] == {"flow_run_id": {"any_": ["r1"]}}
+        begun = [{"name": name, "start_time": "2026-01-01T00:00:00Z"} for name in self.looks[self._look][1]]
+        return [*begun, {"name": "not begun", "start_time": None}]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    class Handler(BaseHTTPRequestHandler):
+        def _respond(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            answer = found.answer(self.command, self.path, json.loads(body) if body else None)
+            self.send_response(503 if answer is None else 200)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        do_GET = do_POST = _respond
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    monkeypatch.setattr(follow, "LOOK_S", 0.01)
+    serving = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    found = Server(StackState(Ports(serving.server_address[1], 5000, 8333, *range(21800, 21807)), "driftline"))
+    thread = threading.Thread(target=serving.serve_forever, args=(0.01,))
+    thread.start()
+    yield found
+    serving.shutdown()
+    serving.server_close()
+    thread.join()
+
+
+def _run(server: Server, deadline_s: float = 30.0, progress: Iterator[str | None] | None = None) -> list[str]:
+    told: list[str] = []
+    follow.run_deployment(
+        server.state, "post-training/local", told.append, deadline_s=deadline_s,
+        progress=lambda: next(progress, None) if progress is not None else None,
+    )  # fmt: skip
+    return [line[6:].strip() for line in told]
+
+
+def test_each_task_and_each_progress_is_told_once_in_order(server: Server) -> None:
+    server.looks = [
+        ("SCHEDULED", []),
+        ("RUNNING", ["base policy"]),
+        ("RUNNING", ["base policy", "train"]),
+        ("RUNNING", ["base policy", "train"]),
+        ("COMPLETED", ["base policy", "train", "report"]),
+    ]
+    told = _run(server, progress=iter([None, None, "step 1 of 2", "step 1 of 2", "step 2 of 2"]))
+    assert told == ["base policy", "train", "step 1 of 2", "report", "step 2 of 2"]
+
+
+def test_a_busy_server_is_asked_again_for_the_same_run(server: Server) -> None:
+    server.looks, server.refusals = [("COMPLETED", [])], 1
+    _run(server)
+    assert len(server.made) == 2
+    assert server.made[0]["idempotency_key"] == server.made[1]["idempotency_key"]
+
+
+@pytest.mark.parametrize("ending", ["FAILED", "CRASHED", "CANCELLED"])
+def test_another_end_is_an_error_with_the_servers_message(server: Server, ending: str) -> None:
+    server.looks = [("RUNNING", []), (ending, [])]
+    with pytest.raises(StackError, match=f"brave-otter is {ending.title()}: out of road"):
+        _run(server)
+
+
+def test_a_run_that_takes_too_long_is_given_up(server: Server) -> None:
+    server.looks = [("RUNNING", [])]
+    with pytest.raises(StackError, match="brave-otter goes on"):
+        _run(server, deadline_s=0.1)
