@@ -15,15 +15,24 @@ from driftline.rollout.played import PlayedEnvironment
 from driftline.rollout.pool import EnvironmentPool
 
 
-async def play(params: RunParameters, family: TaskFamily, task: Task, actions: Sequence[str]) -> bool | None:
+async def play(
+    params: RunParameters, family: TaskFamily, task: Task, actions: Sequence[str], *, name: str = ""
+) -> bool | None:
     """Reset an environment and take the actions, where a cell of the run would; returns the last one's success.
+
+    Args:
+        params: Of the run.
+        family: Of the task; no mixture.
+        task: To play.
+        actions: Turns.
+        name: Of the family, as `resolve` knows it; empty is `environment.id`.
 
     Raises:
         EnvironmentFailed: It raised, has no prompt, or did not answer within `environment.step_deadline_s`. The
             message names the environment and the task.
     """
     guard = EnvironmentGuard()
-    pool = EnvironmentPool.of(params, family, guard)
+    pool = EnvironmentPool.of(params, family, guard, name=name)
     spec = EpisodeSpec("preflight", "preflight", 0, 0, 1, task, params.environment.task_set)
     environment = PlayedEnvironment(spec, EpisodeLimits.of(params), pool, BusyMeter(), time.time, [])
     try:

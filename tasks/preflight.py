@@ -12,7 +12,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import WorkPoolStatus
 from prefect.exceptions import ObjectNotFound
 
-from driftline.environment import TaskFamily, resolve
+from driftline.environment import TaskFamily, parts_of, resolve
 from driftline.errors import ConfigurationError
 from driftline.params import RunParameters, Settings, settings
 from driftline.records import RunDescription
@@ -87,13 +87,16 @@ def check_store(found: Settings) -> None:
 
 
 async def check_environment(params: RunParameters) -> None:
-    """Find the environment, and play the beginning of one episode within its deadlines."""
-    family = resolve(params.environment.id)
-    if params.model.source == "warm_start":
-        _check_warm_start(family)
-    sample = family.generate(seed=0, count=1)[0]
-    actions = list(family.oracle(sample) or ("",))
-    await play(params, family, sample, actions[:1])
+    """Find the environment, or each of a mixture, and play the beginning of one episode within its deadlines."""
+    whole = resolve(params.environment.id)
+    _ = whole.stop
+    for part in parts_of(whole, params.environment.id):
+        family = part.family
+        if params.model.source == "warm_start":
+            _check_warm_start(family)
+        sample = family.generate(seed=0, count=1)[0]
+        actions = list(family.oracle(sample) or ("",))
+        await play(params, family, sample, actions[:1], name=part.name)
 
 
 def _check_warm_start(family: TaskFamily) -> None:

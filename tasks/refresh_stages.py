@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from driftline import __version__
-from driftline.environment import Task, TaskFamily
+from driftline.environment import Task, TaskFamily, family_named, named_parts, parts_of, shared
 from driftline.errors import ConfigurationError, CorruptObject, EnvironmentFailed, ObjectMissing
 from driftline.records import FORMAT, decode, encode
 from driftline.refresh import curating, duplicates, proposing, reporting, solving
-from driftline.refresh.curating import Curated
+from driftline.refresh.curating import Change, Curated
 from driftline.refresh.duplicates import Duplicate
 from driftline.refresh.proposing import Window
 from driftline.refresh.reporting import Refreshed
@@ -32,6 +32,7 @@ from driftline.refresh.validating import NOTHING_VALIDATED, Validation
 from driftline.store import keys, tasksets
 from driftline.store.protocol import ObjectStore
 from driftline.store.tasksets import TaskNote, TaskSet
+from tasks.refresh_health import quarantined, refusal
 from tasks.refresh_plan import RefreshPlan, level_of
 from tasks.validation import validate
 
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 STAGE_FORMAT = 1
 """Raised when a stage makes something else from the same inputs, so that nothing older is taken from the cache."""
+QUARANTINED = "its environment is quarantined"
 HELD_OUT_SEED = 20_000_003
 """Held-out tasks do not depend on a run's seed: success is comparable over seeds, and over nights."""
 
@@ -55,6 +57,8 @@ class Proposed:
     """Task id -> level, where it is known."""
     validation: Validation
     proposed: int
+    environment: str = ""
+    """Name of the family, as in its window."""
     format: int = FORMAT
 
 
@@ -109,6 +113,11 @@ async def cached(
     return made
 
 
+def sources_of(family: TaskFamily) -> str:
+    """The digest of a family's source; of a mixture, those of its parts."""
+    return " ".join(source_digest(type(part.family)) for part in parts_of(family, family.id))
+
+
 @cache
 def source_digest(family: type) -> str:
     """Of the modules that a family is made of: whoever mends one has its tasks validated again."""
@@ -119,21 +128,27 @@ def source_digest(family: type) -> str:
 
 
 def windows_of(plan: RefreshPlan) -> list[Window]:
-    """The windows of a plan."""
-    options = plan.options
-    return proposing.windows(plan.environment, plan.seed, options.proposals, size=options.window, levels=plan.levels)
+    """The windows of a plan; each is of one environment, and of a mixture each has its share."""
+    options, parts = plan.options, named_parts(plan.environment)
+    counts = shared(options.proposals, [share for _, share in parts])
+    return [
+        window
+        for (name, _), count in zip(parts, counts, strict=True)
+        for window in proposing.windows(name, plan.seed, count, size=options.window, levels=plan.levels)
+    ]
 
 
 async def propose_and_validate(
     store: ObjectStore, family: TaskFamily, window: Window, *, step_deadline_s: float
 ) -> Proposed:
-    """Generate a window's tasks and play each in all ways."""
+    """Generate a window's tasks and play each in all ways; the family is the window's, or a mixture that has it."""
+    played = family_named(family, window.environment)
 
     async def make() -> Proposed:
-        tasks = await asyncio.to_thread(proposing.propose, family, window)
-        return await _validated(family, tasks, window.level, step_deadline_s)
+        tasks = await asyncio.to_thread(proposing.propose, played, window)
+        return await _validated(played, tasks, window, step_deadline_s)
 
-    inputs = (asdict(window), step_deadline_s, source_digest(type(family)))
+    inputs = (asdict(window), step_deadline_s, sources_of(played))
     return await cached(store, "window", inputs, Proposed, make)
 
 
@@ -158,20 +173,25 @@ async def held_out_tasks(store: ObjectStore, family: TaskFamily, plan: RefreshPl
     window = Window(plan.environment, HELD_OUT_SEED, plan.held_out_tasks)
     found = await propose_and_validate(store, family, window, step_deadline_s=plan.options.step_deadline_s)
     if found.validation.refused:
-        raise EnvironmentFailed(_refusal(family, found.validation))
+        raise EnvironmentFailed(refusal(family, found.validation))
     return found.tasks
 
 
 async def drop_duplicates(
     store: ObjectStore, family: TaskFamily, plan: RefreshPlan, windows: Sequence[Proposed]
 ) -> Candidates:
-    """Judge the environment by all windows, and compare their tasks with what is held out, and what there was.
+    """Judge each environment by its windows, and compare the tasks with what is held out, and what there was.
 
     Raises:
-        EnvironmentFailed: Too many attempts failed, or too many tasks are flaky, or none is left.
+        EnvironmentFailed: Too many attempts failed, or too many tasks are flaky, or none is left. Of a mixture, in
+            every part: one that fails alone has its tasks left out.
     """
-    validation, proposed = validation_of(windows), sum(window.proposed for window in windows)
-    check_health(family, plan, validation, proposed)
+    ill = _quarantined(family, plan, windows)
+    for failure in ill.values():
+        logger.error("%s", failure)
+    windows = [window for window in windows if family_named(family, window.environment).id not in ill]
+    if not windows:
+        raise next(iter(ill.values()))
     held_out = await held_out_tasks(store, family, plan)
     tasks = [task for window in windows for task in window.tasks]
 
@@ -195,24 +215,14 @@ async def drop_duplicates(
     return await cached(store, "distinct", inputs, Candidates, make)
 
 
-def check_health(family: TaskFamily, plan: RefreshPlan, validation: Validation, proposed: int) -> None:
-    """See that an environment may be trained on at all.
-
-    Raises:
-        EnvironmentFailed: It is quarantined: nothing of it is published. Says which rate is beyond which limit.
-    """
-    options, attempts = plan.options, max(1, validation.attempts)
-    for name, share, limit in (
-        ("most_failures", validation.failures / attempts, options.most_failures),
-        ("most_timeouts", validation.timeouts / attempts, options.most_timeouts),
-        ("most_flaky", validation.flaky / max(1, proposed), options.most_flaky),
-    ):
-        if share > limit:
-            raise EnvironmentFailed(
-                f"{family.id} is quarantined: {name} is {limit:g}, found {share:.3f}; {_refusal(family, validation)}"
-            )
-    if not validation.accepted:
-        raise EnvironmentFailed(_refusal(family, validation))
+def _quarantined(
+    family: TaskFamily, plan: RefreshPlan, windows: Sequence[Proposed]
+) -> Mapping[str, EnvironmentFailed]:
+    by_name: dict[str, list[Proposed]] = {}
+    for window in windows:
+        by_name.setdefault(window.environment, []).append(window)
+    found = {name: (validation_of(mine), sum(one.proposed for one in mine)) for name, mine in by_name.items()}
+    return quarantined(family, plan.options, found)
 
 
 def to_measure(plan: RefreshPlan, candidates: Candidates) -> list[Task]:
@@ -236,7 +246,9 @@ async def publish(
         ConfigurationError: No task is worth training on.
     """
     parent = await asyncio.to_thread(tasksets.load_set, store, plan.task_set, plan.parent) if plan.parent else None
-    before = parent.tasks if parent is not None else ()
+    ill = _quarantined(family, plan, windows)
+    all_before = parent.tasks if parent is not None else ()
+    before = [task for task in all_before if task.environment not in ill]
     rates = _with_notes(parent, measured.rates)
     levels = _levels(family, parent, candidates)
     of_level = solving.by_level(measured.rates, levels)
@@ -249,6 +261,8 @@ async def publish(
         seed=plan.seed,
         expected={one: of_level[level] for one, level in levels.items() if level in of_level},
     )
+    gone = tuple(Change(task.id, QUARANTINED) for task in all_before if task.environment in ill)
+    curated = replace(curated, went=(*curated.went, *gone))
     if not curated.pools:
         raise ConfigurationError(
             f"every task of {plan.task_set!r} is always solved, or was never solved: propose harder or easier ones "
@@ -314,14 +328,13 @@ def lineage_of(plan: RefreshPlan, windows: Sequence[Window]) -> dict[str, str]:
     }
 
 
-async def _validated(
-    family: TaskFamily, tasks: Sequence[Task], level: int | None, step_deadline_s: float
-) -> Proposed:
+async def _validated(family: TaskFamily, tasks: Sequence[Task], window: Window, step_deadline_s: float) -> Proposed:
     found = await validate(family, tasks, deadline_s=step_deadline_s)
     accepted = {*found.accepted}
     kept = tuple(task for task in tasks if task.id in accepted)
-    known = {task.id: level if level is not None else level_of(family, task) for task in kept}
-    return Proposed(kept, {one: found for one, found in known.items() if found is not None}, found, len(tasks))
+    known = {task.id: window.level if window.level is not None else level_of(family, task) for task in kept}
+    levels = {one: level for one, level in known.items() if level is not None}
+    return Proposed(kept, levels, found, len(tasks), window.environment)
 
 
 def _has_children(store: ObjectStore, name: str, version: str) -> bool:
@@ -369,9 +382,3 @@ def _notes(curated: Curated, levels: Mapping[str, int], rates: Mapping[str, Solv
         for one, pool in curated.pools.items()
         for rate in (rates.get(one, SolveRate()),)
     }
-
-
-def _refusal(family: TaskFamily, validation: Validation) -> str:
-    first = validation.refused[0] if validation.refused else None
-    found = f"task {first.task_id} {first.status}: {first.reason}" if first is not None else "it has no tasks"
-    return f"environment {family.id}, {found}; {len(validation.refused)} tasks are refused: mend them or their oracle"

@@ -114,6 +114,23 @@ class _Blocks(_Raises):
         return ()
 
 
+@dataclass(frozen=True)
+class Broken(PointerChase):
+    """Its environments raise at once; an environment of its own beside others."""
+
+    id: str = "broken/v1"
+
+    def make(self, *, max_turns: int = 20) -> Any:
+        return _Raises(max_turns)
+
+
+@dataclass(frozen=True)
+class BrokenToo(Broken):
+    """Another one."""
+
+    id: str = "broken-too/v1"
+
+
 class Exits(PointerChase):
     """Its environments end their process at once; for processes only."""
 

@@ -21,7 +21,7 @@ class ChatRenderer:
     def __init__(self, tokenizer: Any, eos_ids: Sequence[int] = (), tools: Sequence[Mapping[str, Any]] = ()) -> None:
         if not getattr(tokenizer, "chat_template", None):
             raise ConfigurationError("the model has no chat template: set model.rendering to plain")
-        self._tokenizer = tokenizer
+        self._tokenizer, self._eos_ids = tokenizer, eos_ids
         self._tools = [dict(tool) for tool in tools]
         self._turn_end = self._ids(self._after_mark([], generation_prompt=False))[:1]
         own = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
@@ -60,6 +60,10 @@ class ChatRenderer:
     def text(self, ids: Sequence[int]) -> str:
         """Text of a turn without special tokens."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def speaking(self, *, stop: str, tools: Sequence[Mapping[str, Any]] = ()) -> ChatRenderer:
+        """For a family with other tools; the template knows how turns end."""
+        return ChatRenderer(self._tokenizer, self._eos_ids, tools)
 
     def _after_mark(self, messages: list[dict[str, str]], *, generation_prompt: bool) -> str:
         dialogue = [{"role": "user", "content": "."}, {"role": "assistant", "content": _MARK}, *messages]

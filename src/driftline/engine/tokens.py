@@ -54,6 +54,10 @@ class Renderer(Protocol):
         """Text of a sampled turn, without what ended it."""
         ...
 
+    def speaking(self, *, stop: str, tools: Sequence[Mapping[str, Any]] = ()) -> Renderer:
+        """The renderer of the same model for another family; the arguments are those of `open_renderer`."""
+        ...
+
 
 def open_renderer(
     model_dir: Path, rendering: Literal["plain", "chat"], *, stop: str, tools: Sequence[Mapping[str, Any]] = ()
@@ -92,7 +96,7 @@ class PlainRenderer:
             )
         eos_id = tokenizer.token_to_id(eos) if eos else None
         self._turn_end = stop_ids[0]
-        self._stop = stop
+        self._stop, self._eos = stop, eos
         self._stop_ids = stop_ids if eos_id is None else (*stop_ids, eos_id)
 
     @property
@@ -117,6 +121,10 @@ class PlainRenderer:
     def text(self, ids: Sequence[int]) -> str:
         """Text of a turn, without its stop text and without special tokens."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=True).removesuffix(self._stop)
+
+    def speaking(self, *, stop: str, tools: Sequence[Mapping[str, Any]] = ()) -> PlainRenderer:
+        """For a family with another stop text; it has to tell of its tools itself."""
+        return PlainRenderer(self._tokenizer, stop=stop, eos=self._eos)
 
     def _encode(self, text: str) -> tuple[int, ...]:
         try:

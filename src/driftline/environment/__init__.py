@@ -50,6 +50,12 @@ from driftline.environment.contract import Message as Message
 from driftline.environment.contract import StepResult as StepResult
 from driftline.environment.contract import Task as Task
 from driftline.environment.contract import TaskFamily as TaskFamily
+from driftline.environment.mixture import Mixture as Mixture
+from driftline.environment.mixture import Part as Part
+from driftline.environment.mixture import family_named as family_named
+from driftline.environment.mixture import named_parts as named_parts
+from driftline.environment.mixture import parts_of as parts_of
+from driftline.environment.mixture import shared as shared
 from driftline.environment.registry import ADAPTERS as ADAPTERS
 from driftline.environment.registry import Registered as Registered
 from driftline.environment.registry import registered as registered

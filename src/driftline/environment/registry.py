@@ -10,6 +10,7 @@ from importlib import metadata
 from typing import Any
 
 from driftline.environment.contract import TaskFamily
+from driftline.environment.mixture import Mixture, Part, named_parts
 from driftline.errors import ConfigurationError
 
 ENTRY_POINT_GROUP = "driftline.environments"
@@ -51,7 +52,9 @@ def registered() -> dict[str, Registered]:
 
 
 def resolve(name: str) -> TaskFamily:
-    """Find a task family by versioned id or by dotted path (`package.module:Attribute`).
+    """Find a task family by versioned id or by dotted path (`package.module:Attribute`), or several as one.
+
+    `a/v1 * 3 + b/v1` is the mixture of both with three tasks of the one to one of the other.
 
     Looks in the `environments` package of the working directory, then among the entry points of the group
     `driftline.environments`; an id that begins with an adapter's name and is found in neither is made by the adapter.
@@ -59,6 +62,10 @@ def resolve(name: str) -> TaskFamily:
     Raises:
         ConfigurationError: Nothing is registered under `name`; the message names the closest id.
     """
+    parts = named_parts(name)
+    if len(parts) > 1:
+        return Mixture(tuple(Part(part, resolve(part), share) for part, share in parts))
+    [(name, _)] = parts
     adapter, _, rest = name.partition("/")
     if ":" in name and adapter not in ADAPTERS:
         return _from_path(name)

@@ -24,13 +24,12 @@ from driftline.process import child_main, emit, exit_codes
 from driftline.rollout.background import StoreThreads
 from driftline.rollout.bootstrap import make_engine, pin, read_run
 from driftline.rollout.collector import Collector
-from driftline.rollout.episode import EpisodeLimits, EpisodeResources
 from driftline.rollout.fairness import settled_heap
+from driftline.rollout.families import PlayedFamilies
 from driftline.rollout.groups import TaskSource
 from driftline.rollout.guard import EnvironmentGuard
 from driftline.rollout.meters import BusyMeter, WaitingMeter
 from driftline.rollout.place import place_of
-from driftline.rollout.pool import EnvironmentPool
 from driftline.rollout.prober import Prober
 from driftline.rollout.tally import TokenTally
 from driftline.rollout.telemetry import Counters, Telemetry
@@ -93,15 +92,14 @@ async def collect(
         on_progress=on_progress,
     )
     guard = EnvironmentGuard()
-    pool = EnvironmentPool.of(parameters, family, guard)
-    resources = EpisodeResources(family, engine, renderer, EpisodeLimits.of(parameters), guard, busy, pool=pool)
+    families = PlayedFamilies(parameters, family, engine, renderer, guard, busy)
     tasks = TaskSource(run_store.store, parameters.environment.task_set, parameters.seed, threads)
     place = place_of(cell, parameters.rollout.cells)
     prober = Prober(
         run_store.store,
         run_store.run,
         place,
-        resources,
+        families.resources,
         threads,
         episodes=parameters.rollout.probe_episodes,
         lease_s=parameters.rollout.lease_s + parameters.environment.episode_deadline_s,
@@ -112,20 +110,20 @@ async def collect(
         run_store=run_store,
         place=place,
         parameters=parameters,
-        resources=resources,
+        resources=families.resources,
         tasks=tasks,
         telemetry=telemetry,
         tally=tally,
         threads=threads,
         prober=prober if parameters.rollout.probe_episodes else None,
     )
-    telemetry.pool_figures = lambda: pool.figures
+    telemetry.pool_figures = lambda: families.figures
     watchdog = Watchdog(
         cell, parameters.limits.watchdog_s, works=telemetry.works, progress=telemetry.progress, on_deaf=on_deaf
     )
     try:
         with settled_heap():
-            async with pool, telemetry.lag.measured(watchdog.beat):
+            async with families, telemetry.lag.measured(watchdog.beat):
                 await watchdog.watch(collector.collect())
     finally:
         threads.close()

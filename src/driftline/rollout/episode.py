@@ -113,12 +113,19 @@ class EpisodeResources:
     """Where environments live; None is all in the event loop."""
     slices: Slices = field(default_factory=Slices)
     """Lets a few of many episodes go on in each round of the event loop."""
+    by_environment: Mapping[str, EpisodeResources] = field(default_factory=dict[str, "EpisodeResources"])
+    """Environment id -> what episodes of that part of a mixture are played with; empty where there is one family."""
+
+    def of(self, task: Task) -> EpisodeResources:
+        """What an episode of a task is played with."""
+        return self.by_environment.get(task.environment, self)
 
 
 class Episode:
     """Plays one episode once. `messages` is what was said, for a reader."""
 
     def __init__(self, spec: EpisodeSpec, resources: EpisodeResources) -> None:
+        resources = resources.of(spec.task)
         self.spec = spec
         self.messages: list[Message] = []
         self.failure: DriftlineError | None = None

@@ -24,9 +24,9 @@ from driftline.records import EvaluationResult, PolicyVersion, Trajectory
 from driftline.rollout.background import cancel_and_wait
 from driftline.rollout.bootstrap import Surroundings, make_engine, pin, read_run
 from driftline.rollout.episode import Episode, EpisodeLimits, EpisodeResources, EpisodeSpec
+from driftline.rollout.families import PlayedFamilies
 from driftline.rollout.guard import EnvironmentGuard
 from driftline.rollout.meters import BusyMeter
-from driftline.rollout.pool import EnvironmentPool
 from driftline.store import tasksets
 from driftline.store.pins import pinned
 from driftline.store.run_store import RunStore
@@ -115,17 +115,16 @@ async def evaluate(found: Surroundings, engine: Engine, sink: Sink, numbers: Seq
     tasks = await asyncio.to_thread(tasksets.load, run_store.store, name, task_set)
     guard = EnvironmentGuard()
     limits = EpisodeLimits.of(parameters, temperature=parameters.evaluation.temperature)
-    pool = EnvironmentPool.of(parameters, found.family, guard)
-    resources = EpisodeResources(found.family, engine, found.renderer, limits, guard, BusyMeter(), pool=pool)
+    families = PlayedFamilies(parameters, found.family, engine, found.renderer, guard, BusyMeter(), limits)
     results: list[EvaluationResult] = []
     async with AsyncExitStack() as context:
         context.enter_context(guard.installed())
-        await context.enter_async_context(pool)
+        await context.enter_async_context(families)
         for version in versions:
             await take_up(engine, run_store, version)
             began = time.monotonic()
             played = await evaluate_version(
-                resources,
+                families.resources,
                 run_store.run,
                 tasks,
                 task_set=task_set,

@@ -17,12 +17,11 @@ from driftline.params import settings
 from driftline.process import child_main, emit
 from driftline.rollout.background import StoreThreads
 from driftline.rollout.bootstrap import Surroundings, make_engine, pin, read_run
-from driftline.rollout.episode import EpisodeLimits, EpisodeResources
 from driftline.rollout.evaluate import running, take_up
+from driftline.rollout.families import PlayedFamilies
 from driftline.rollout.guard import EnvironmentGuard
 from driftline.rollout.meters import BusyMeter
 from driftline.rollout.place import CellPlace
-from driftline.rollout.pool import EnvironmentPool
 from driftline.rollout.prober import Prober
 from driftline.store.probes import ProbeBook, ProbeRequest, ProbeResult, tokens_of
 
@@ -43,21 +42,19 @@ async def measure(found: Surroundings, engine: Engine, request: ProbeRequest) ->
     if head.version is None:
         raise ConfigurationError(f"run {run_store.run!r} has no policy yet: name another run, or none")
     guard, threads = EnvironmentGuard(), StoreThreads()
-    pool = EnvironmentPool.of(parameters, found.family, guard)
-    limits = EpisodeLimits.of(parameters)
-    resources = EpisodeResources(found.family, engine, found.renderer, limits, guard, BusyMeter(), pool=pool)
+    families = PlayedFamilies(parameters, found.family, engine, found.renderer, guard, BusyMeter())
     prober = Prober(
         run_store.store,
         run_store.run,
         CellPlace(CELL, 0, 1),
-        resources,
+        families.resources,
         threads,
         episodes=parameters.rollout.episodes_in_flight,
         lease_s=parameters.rollout.lease_s + parameters.environment.episode_deadline_s,
     )
     try:
         with guard.installed():
-            async with pool:
+            async with families:
                 await take_up(engine, run_store, head.version)
                 while await prober.serve(request):  # noqa: ASYNC110 (the store has no event)
                     await asyncio.sleep(RETRY_S)

@@ -121,8 +121,10 @@ class EnvironmentPool:
         self._made = self._reused = 0
 
     @classmethod
-    def of(cls, parameters: RunParameters, family: TaskFamily, guard: EnvironmentGuard) -> EnvironmentPool:
-        """The pool that a run's parameters name."""
+    def of(
+        cls, parameters: RunParameters, family: TaskFamily, guard: EnvironmentGuard, *, name: str = ""
+    ) -> EnvironmentPool:
+        """The pool that a run's parameters name; `name` is the family's, where that is not `environment.id`."""
         environment = parameters.environment
         return cls(
             family,
@@ -132,7 +134,7 @@ class EnvironmentPool:
             warm=environment.warm,
             lost_threads=parameters.limits.lost_threads,
             grace_s=guard.grace_s,
-            name=environment.id,
+            name=name or environment.id,
             longest=parameters.engine.max_model_len * CHARACTERS_A_TOKEN + 1,
         )
 

@@ -12,7 +12,11 @@ from driftline.sections.section import NAME_PATTERN, Section
 class EnvironmentParameters(Section):
     """What the policy learns to do."""
 
-    id: str = Field("pointer_chase/v1", description="Versioned environment id, or package.module:Class.")
+    id: str = Field(
+        "pointer_chase/v1",
+        description="Versioned environment id, or package.module:Class, or several with their shares: "
+        "a/v1 * 3 + b/v1.",
+    )
     task_set: str = Field(
         "pointer-chase",
         pattern=NAME_PATTERN,

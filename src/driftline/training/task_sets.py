@@ -5,7 +5,8 @@ takes a new version up with it: from a group number on that no head has admitted
 version, wherever it is played, and however often.
 
 It takes up only what was made from the version in use, however many refreshes lie between: another run's first
-version, under the same name, is not this run's business.
+version, under the same name, is not this run's business. Environments that fail too often are left out of the version
+in use, and of what is taken up after it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from driftline.training.health import EpisodeCounts
 log = logging.getLogger(__name__)
 
 TaskSets = tuple[tuple[int, str], ...]
+QUARANTINED = "quarantined"
+"""In the lineage of a version that a run has made for itself: the environments that are left out."""
 
 
 def admission_limit(head: Head, groups_per_step: int) -> int:
@@ -86,6 +89,12 @@ class TaskSetFollower:
         wanted = self._newest() if self._follow else None
         if wanted is None or wanted == current or not self._may_replace(wanted, current):
             return head.task_sets
+        if unhealthy:
+            try:
+                wanted = self._without(wanted, unhealthy) or wanted
+            except LimitExceeded as error:
+                log.error("version %s of task set %s is not taken up: %s", wanted, self._name, error)
+                return head.task_sets
         log.info("task set %s: version %s from group %d on", self._name, wanted, self._unadmitted)
         return taken_up(head.task_sets, self._unadmitted, wanted)
 
@@ -108,7 +117,7 @@ class TaskSetFollower:
         }
 
     def _without(self, current: str, unhealthy: Mapping[str, EpisodeCounts]) -> str | None:
-        """Publish the version in use without the tasks of some environments; None if it has none of them.
+        """Publish a version without the tasks of some environments; None if it has none of them.
 
         Only this run uses it: the task set's head stays where it is.
         """
@@ -133,7 +142,7 @@ class TaskSetFollower:
             weights = dict.fromkeys(sorted(pools), 1.0)
         return tasksets.publish(
             self._store, self._name, kept, notes=notes, weights=weights, parent=current,
-            lineage={"quarantined": " ".join(unhealthy)}, make_newest=False,
+            lineage={QUARANTINED: " ".join(unhealthy)}, make_newest=False,
         )  # fmt: skip
 
     def _newest(self) -> str | None:
@@ -154,7 +163,7 @@ class TaskSetFollower:
     def _may_replace(self, wanted: str, current: str) -> bool:
         """Whether a version comes of the current one, and can be read."""
         try:
-            if current not in tasksets.ancestors(self._store, self._name, wanted):
+            if self._origin(current) not in tasksets.ancestors(self._store, self._name, wanted):
                 log.info("task set %s: version %s was not made from %s", self._name, wanted, current)
                 return False
             self._sets[wanted] = tasksets.load_set(self._store, self._name, wanted)
@@ -162,6 +171,14 @@ class TaskSetFollower:
             log.error("version %s of task set %s is not taken up: %s", wanted, self._name, error)
             return False
         return True
+
+    def _origin(self, version: str) -> str:
+        """What the task set's head has named: of a version that this run has made, the one that it was made from."""
+        while True:
+            found = tasksets.manifest(self._store, self._name, version)
+            if QUARANTINED not in found.lineage or found.parent is None:
+                return version
+            version = found.parent
 
     def _pool(self, use: GroupUse) -> str | None:
         """The pool of a group's task; None where its version has none, or cannot be read any more."""

@@ -97,3 +97,12 @@ async def test_a_warm_start_needs_demonstrations():
     section = {"id": "tests.support.environments:NoDemonstrations"}
     with pytest.raises(ConfigurationError, match=r"set model\.source to directory"):
         await preflight.check_environment(parameters(environment=section))
+
+
+async def test_each_environment_of_a_mixture_is_played():
+    await preflight.check_environment(
+        parameters(environment={"id": "pointer_chase/v1 * 3 + tests.support.environments:QuickDice"})
+    )
+    one = parameters(environment={"id": "pointer_chase/v1 + tests.support.environments:Broken"})
+    with pytest.raises(EnvironmentFailed, match=r"environment broken/v1, task .*broken"):
+        await preflight.check_environment(one)

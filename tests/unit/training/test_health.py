@@ -100,6 +100,32 @@ def test_the_run_goes_on_with_the_environments_that_are_left():
     assert {use.environment for use in last.groups} == {"a/v1"}
 
 
+@pytest.mark.parametrize("others", [True, False])
+def test_what_a_refresh_makes_later_is_taken_up_without_them(others: bool):
+    bench, first = bench_with("a/v1", "b/v1")
+    bench.params = sync(limits={"environment_failures": 0.3, "environment_episodes": 4}, training={"steps": 8})
+    published: list[str] = []
+
+    def refreshed(bench: Bench) -> None:
+        if len(bench.run_store.read_head()[0].task_sets) == 2 and not published:
+            tasks = [Task.create("ab"[n % 2 if others else 1] + "/v1", {"n": n}) for n in range(20, 28)]
+            notes = {task.id: TaskNote("useful") for task in tasks}
+            version = tasksets.publish(bench.store, NAME, tasks, notes=notes, weights={"useful": 1.0}, parent=first)
+            published.append(version)
+        cell(bench)
+
+    bench.cell = refreshed
+    head = bench.loop().run()
+    assert head.state == "finished"
+    if not others:
+        assert len(head.task_sets) == 2, "it has nothing that could be played"
+        return
+    manifest = tasksets.manifest(bench.store, NAME, head.task_sets[-1][1])
+    assert (dict(manifest.environments), manifest.parent) == ({"a/v1": 4}, published[0])
+    assert len(head.task_sets) == 3
+    assert {use.environment for use in bench.run_store.steps()[-1].groups} == {"a/v1"}
+
+
 def test_with_no_environment_left_the_run_fails_and_says_why():
     bench, _ = bench_with("b/v1")
     with pytest.raises(LimitExceeded, match=r"all are quarantined \(b/v1: 4 of its last 8 episodes failed, 2 out of"):
