@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -45,7 +44,9 @@ def run_store(seaweed: Seaweed) -> RunStore:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def pool(seaweed: Seaweed, run_store: RunStore, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engine]:
+async def pool(
+    seaweed: Seaweed, run_store: RunStore, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Engine]:
     params = engine_parameters(backend="vllm_server", replicas=2, max_num_seqs=16)
     model_dir = save(MODELS[0], tmp_path_factory.mktemp("model"))
     with vllm_environment(params):
@@ -103,14 +104,14 @@ async def test_a_killed_server_fails_nothing_and_is_replaced_with_the_version(po
     generated = pool.status().generated_tokens
     asked = [asyncio.create_task(pool.generate(_request(group, 3, 200))) for group in range(GROUPS)]
     async with asyncio.timeout(60.0):
-        while pool.status().generated_tokens < generated + 5 * GROUPS:
+        while pool.status().generated_tokens < generated + 5 * GROUPS:  # noqa: ASYNC110 (the pool has no event)
             await asyncio.sleep(0.01)
     os.kill(victim.pid, signal.SIGKILL)
     turns = await asyncio.gather(*asked)
     assert all(len(turn.token_ids) == 200 for turn in turns)
     assert _version_of(turns) == {1}
     async with asyncio.timeout(500.0):
-        while len(_servers()) < 2 or victim.pid in {one.pid for one in _servers()}:
+        while len(_servers()) < 2 or victim.pid in {one.pid for one in _servers()}:  # noqa: ASYNC110
             await asyncio.sleep(0.5)
     assert survivor.is_running()
     turns = await _all(pool, 4)
