@@ -59,19 +59,33 @@ def rates_of(results: Sequence[ProbeResult]) -> dict[str, SolveRate]:
 async def _results(
     store: ObjectStore, request: ProbeRequest, play: PlayRequest, deadline_s: float
 ) -> Sequence[ProbeResult]:
-    """Have a request played; returns what came of it by its deadline."""
+    """Have a request played; returns what came of it by its deadline, nothing where the cells play no probe groups.
+
+    Another refresh with the same run takes the cells with its own request; this one goes on when that is closed.
+    """
     run_store, book = RunStore(store, request.run), ProbeBook(store, request.run)
     began = time.monotonic()
+    described = await asyncio.to_thread(run_store.describe)
+    cells_play = described.parameters.get("rollout", {}).get("probe_episodes") != 0
     await asyncio.to_thread(book.post, request)
+    deadline = asyncio.timeout(deadline_s)
     try:
-        async with asyncio.timeout(deadline_s):
+        async with deadline:
             while len(await asyncio.to_thread(book.finished, request)) < len(request.task_ids):
                 head, _ = await asyncio.to_thread(run_store.read_head)
                 if head.state != "running":
                     await play(request)
                     break
+                if not cells_play:
+                    logger.warning(
+                        "the cells of run %s play no probe groups: rollout.probe_episodes is 0", request.run
+                    )
+                    break
+                await asyncio.to_thread(book.reopen, request)
                 await asyncio.sleep(POLL_S)
     except TimeoutError:
+        if not deadline.expired():
+            raise  # a deadline of what plays, which says nothing of this one
         logger.warning("not all of %d probe groups were played within %g s", len(request.task_ids), deadline_s)
     finally:
         await asyncio.to_thread(book.close, request)

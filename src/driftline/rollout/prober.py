@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from driftline.environment import Task
+from driftline.errors import CorruptObject, ObjectMissing
 from driftline.records import Claim, Trajectory
 from driftline.rollout.background import StoreThreads, cancel_and_wait
 from driftline.rollout.episode import Episode, EpisodeResources, EpisodeSpec
@@ -75,37 +76,58 @@ class Prober:
         """Request in which nothing was left for this cell."""
 
     async def work(self) -> None:
-        """Look for requests and work on them, until cancelled."""
+        """Look for requests and work on them, until cancelled. One whose tasks cannot be read is passed over."""
         while True:
             request = await self._threads.run(self._book.open_request)
             if request is not None and request.id != self._done:
-                left = await self.serve(request)
+                try:
+                    left = await self.serve(request, while_open=True)
+                except (ObjectMissing, CorruptObject) as error:
+                    LOG.error("probe groups of %s are not played: %s", request.id, error)
+                    left = 0
                 self._done = "" if left else request.id
             await asyncio.sleep(POLL_S)
 
-    async def serve(self, request: ProbeRequest) -> int:
-        """Play what of a request is neither finished nor held by others; returns how many groups others hold."""
+    async def serve(self, request: ProbeRequest, *, while_open: bool = False) -> int:
+        """Play what of a request is neither finished nor held by others.
+
+        Args:
+            request: Says which tasks, and how often.
+            while_open: Begin no further group once the run's cells are to work on another request, or on none.
+
+        Returns:
+            How many groups are left: held by others, or not begun.
+
+        Raises:
+            ObjectMissing: Its tasks are not there.
+            CorruptObject: They cannot be read, or are others.
+        """
         tasks = await self._threads.run(self._tasks, request)
         finished = await self._threads.run(self._book.finished, request)
         numbers = [number for number in self._order(len(tasks)) if number not in finished]
         claims = self._book.claims(request)
-        wanted, held = iter(numbers), list[int]()
+        wanted, played = iter(numbers), list[int]()
 
         async def play_all() -> None:
             for number in wanted:
-                if not await self._play_group(request, number, tasks[number], claims):
-                    held.append(number)
+                if while_open and not await self._is_open(request):
+                    return
+                if await self._play_group(request, number, tasks[number], claims):
+                    played.append(number)
 
         players = [asyncio.create_task(play_all()) for _ in range(max(1, self._episodes // request.members))]
         try:
             await asyncio.gather(*players)
         finally:
             await cancel_and_wait(players)
+        left = len(numbers) - len(played)
         if numbers:
-            LOG.info(
-                "probe groups of %s: %d played, %d held by others", request.id, len(numbers) - len(held), len(held)
-            )
-        return len(held)
+            LOG.info("probe groups of %s: %d played, %d left", request.id, len(played), left)
+        return left
+
+    async def _is_open(self, request: ProbeRequest) -> bool:
+        found = await self._threads.run(self._book.open_request)
+        return found is not None and found.id == request.id
 
     async def _play_group(self, request: ProbeRequest, number: int, task: Task, claims: ClaimBook) -> bool:
         """Claim and play a group; returns False where somebody else holds it."""
@@ -148,6 +170,11 @@ class Prober:
     def _tasks(self, request: ProbeRequest) -> list[Task]:
         """The tasks of a request, in its order."""
         by_id = {task.id: task for task in tasksets.load(self._store, request.task_set, request.version)}
+        missing = [task_id for task_id in request.task_ids if task_id not in by_id]
+        if missing:
+            raise CorruptObject(
+                f"request {request.id}: {request.task_set} {request.version} has no task {missing[0]}"
+            )
         return [by_id[task_id] for task_id in request.task_ids]
 
     def _order(self, groups: int) -> list[int]:
@@ -158,7 +185,7 @@ class Prober:
 
 def number_of(request: ProbeRequest, number: int) -> int:
     """What a probe group is called in requests and seeds: another number for every request."""
-    digest = hashlib.blake2b(f"{request.id}".encode(), digest_size=2).digest()
+    digest = hashlib.blake2b(request.id.encode(), digest_size=2).digest()
     return FIRST_NUMBER + (int.from_bytes(digest) << 24) + number
 
 

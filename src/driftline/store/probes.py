@@ -20,7 +20,7 @@ from driftline.errors import CorruptObject, ObjectMissing, PreconditionFailed
 from driftline.records import FORMAT, Claim, decode, encode
 from driftline.store import keys
 from driftline.store.claims import ClaimBook
-from driftline.store.protocol import ObjectStore
+from driftline.store.protocol import ObjectStore, StoredObject
 
 logger = logging.getLogger(__name__)
 
@@ -79,28 +79,35 @@ class ProbeBook:
         self._create_same(keys.probe_request(self._run, request.id), encode(request))
         self._store.put(keys.probes_open(self._run), encode(_Open(request.id)))
 
+    def reopen(self, request: ProbeRequest) -> None:
+        """Have the run's cells work on a request again, if they work on none: another's, posted since, is done."""
+        named, etag = self._named()
+        if not named:
+            with suppress(PreconditionFailed):
+                body, key = encode(_Open(request.id)), keys.probes_open(self._run)
+                self._store.swap(key, body, etag) if etag else self._store.create(key, body)
+
     def close(self, request: ProbeRequest) -> None:
         """Have cells stop working on a request, if they do."""
-        key = keys.probes_open(self._run)
-        with suppress(ObjectMissing, PreconditionFailed):
-            found = self._store.get(key)
-            if decode(_Open, found.body, key=key).request == request.id:
-                self._store.swap(key, encode(_Open("")), found.etag)
+        named, etag = self._named()
+        if named == request.id:
+            with suppress(PreconditionFailed):
+                self._store.swap(keys.probes_open(self._run), encode(_Open("")), etag)
 
     def open_request(self) -> ProbeRequest | None:
-        """The request that cells work on, None if there is none. A look costs one request to the store."""
+        """The request that cells work on, None if there is none. A look costs one request to the store.
+
+        What cannot be read is passed over, and told once.
+        """
         key = keys.probes_open(self._run)
         try:
             found = self._store.get_if_changed(key, self._etag) if self._etag else self._store.get(key)
-            if found is not None:
-                wanted = decode(_Open, found.body, key=key).request
-                self._open = self.read(wanted) if wanted else None
-                self._etag = found.etag
         except ObjectMissing:
-            self._open = None
-        except CorruptObject as error:
-            logger.error("a request for probe groups is passed over: %s", error)
-            self._open = None
+            self._etag, self._open = "", None
+            return None
+        if found is not None:
+            opened = self._read_open(found)
+            self._etag, self._open = found.etag, opened
         return self._open
 
     def read(self, request: str) -> ProbeRequest:
@@ -116,9 +123,12 @@ class ProbeBook:
         return found
 
     def claims(self, request: ProbeRequest) -> ClaimBook:
-        """The claims of a request's groups."""
+        """The claims of a request's groups. One that has a result is not taken over when its claim has expired."""
         return ClaimBook(
-            self._store, self._run, (), key=lambda number: keys.probe_claim(self._run, request.id, number)
+            self._store,
+            self._run,
+            _Finished(self._store, self._run, request.id),
+            key=lambda number: keys.probe_claim(self._run, request.id, number),
         )
 
     def finish(self, result: ProbeResult) -> bool:
@@ -145,12 +155,49 @@ class ProbeBook:
                 logger.error("the result of a probe group is passed over: %s", error)
         return found
 
+    def _named(self) -> tuple[str, str]:
+        """The id of the open request, and its object's entity tag; both empty where there is none."""
+        key = keys.probes_open(self._run)
+        try:
+            found = self._store.get(key)
+        except ObjectMissing:
+            return "", ""
+        try:
+            return decode(_Open, found.body, key=key).request, found.etag
+        except CorruptObject:
+            return "", found.etag
+
+    def _read_open(self, found: StoredObject) -> ProbeRequest | None:
+        try:
+            wanted = decode(_Open, found.body, key=found.key).request
+            return self.read(wanted) if wanted else None
+        except (CorruptObject, ObjectMissing) as error:
+            logger.error("a request for probe groups is passed over: %s", error)
+            return None
+
     def _create_same(self, key: str, body: bytes) -> None:
         try:
             self._store.create(key, body)
         except PreconditionFailed:
             if self._store.get(key).body != body:
                 raise PreconditionFailed(f"{key} has other contents: the same request asks for other tasks") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    """The groups of a request that have a result, by a look at the store."""
+
+    store: ObjectStore
+    run: str
+    request: str
+
+    def __contains__(self, number: object) -> bool:
+        assert isinstance(number, int)
+        try:
+            self.store.get(keys.probe_result(self.run, self.request, number))
+        except ObjectMissing:
+            return False
+        return True
 
 
 def probe_claim(number: int, cell: str, task_id: str, version: str) -> Claim:

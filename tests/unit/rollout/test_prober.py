@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +13,11 @@ from driftline.engine.scripted import ScriptedEngine
 from driftline.rollout import prober
 from driftline.rollout.bootstrap import Surroundings
 from driftline.rollout.measure import measure
-from driftline.store import tasksets
+from driftline.store import keys, tasksets
 from driftline.store.memory import MemoryStore
-from driftline.store.probes import ProbeBook, ProbeRequest, ProbeResult, tokens_of
+from driftline.store.probes import ProbeBook, ProbeRequest, ProbeResult, probe_claim, tokens_of
 from driftline.store.run_store import RunStore
+from tests.support.clock import Clock
 from tests.support.rollout import FAMILY, RENDERER, encode, solve
 from tests.support.toy_run import RUN, Cell, ToyTrainer, create_run, run_all, toy_parameters
 
@@ -71,6 +74,87 @@ async def test_a_request_that_is_closed_is_left_alone():
     assert book.open_request() is None
     await run_all(ToyTrainer(store, params, steps=3), Cell(store, params))
     assert book.results(request) == []
+
+
+async def test_a_request_that_is_closed_amid_its_groups_has_no_further_one_begun():
+    params = toy_parameters(rollout={"probe_episodes": 6})
+    store = create_run(MemoryStore(), params)
+    request = post(store, count=400)
+    book, at_close = ProbeBook(store.store, RUN), list[int]()
+
+    async def close() -> None:
+        while not book.finished(request):  # noqa: ASYNC110 (the store has no event)
+            await asyncio.sleep(0.005)
+        book.close(request)
+        at_close.append(len(book.finished(request)))
+
+    closing = asyncio.create_task(close())
+    await run_all(ToyTrainer(store, params, steps=12, train_s=0.05), Cell(store, params, script=lazy))
+    await closing
+    under_way = 6 // request.members
+    assert len(book.finished(request)) <= at_close[0] + under_way
+
+
+@pytest.mark.parametrize("damage", ["tasks", "manifest", "other tasks"])
+async def test_a_request_whose_tasks_cannot_be_read_is_passed_over_and_the_run_goes_on(damage: str):
+    params = toy_parameters(rollout={"probe_episodes": 6})
+    store = create_run(MemoryStore(), params)
+    request = post(store)
+    prefix = keys.task_set_prefix(CANDIDATES, request.version)
+    if damage == "tasks":
+        store.store.put(f"{prefix}tasks.parquet", b"PAR1")
+    elif damage == "manifest":
+        store.store.delete([f"{prefix}manifest.json"])
+    else:
+        request = replace(request, id="r2", task_ids=("no-such-task",))
+        ProbeBook(store.store, RUN).post(request)
+    trainer = ToyTrainer(store, params, steps=4, train_s=0.05)
+    await run_all(trainer, Cell(store, params))
+    assert len(trainer.batches) == 4
+    assert ProbeBook(store.store, RUN).results(request) == []
+
+
+def test_a_group_that_has_a_result_is_not_taken_over_when_its_claim_has_expired():
+    clock = Clock()
+    store = create_run(MemoryStore(clock), toy_parameters())
+    request = post(store)
+    mine, theirs = (ProbeBook(store.store, RUN) for _ in range(2))
+    for number in (0, 1):
+        assert mine.claims(request).claim(probe_claim(number, "c0", request.task_ids[number], "v"), 20.0)
+    mine.finish(ProbeResult(request.id, 0, request.task_ids[0], 3, 2, 0, 30, 1, "c0"))
+    clock.now += 60.0
+    assert theirs.claims(request).claim(probe_claim(0, "c1", request.task_ids[0], "v"), 20.0) is None
+    taken = theirs.claims(request).claim(probe_claim(1, "c1", request.task_ids[1], "v"), 20.0)
+    assert taken is not None
+    assert (taken.cell, taken.attempt) == ("c1", 2)
+
+
+def test_a_request_is_taken_up_again_once_the_one_that_took_its_place_is_closed():
+    store = create_run(MemoryStore(), toy_parameters())
+    first, second = post(store), post(store, identity="r2")
+    book = ProbeBook(store.store, RUN)
+    book.reopen(first)
+    assert book.open_request() == second
+    book.close(first)
+    assert book.open_request() == second
+    book.close(second)
+    book.reopen(first)
+    assert book.open_request() == first
+    store.store.put(keys.probes_open(RUN), b"{")
+    book.reopen(second)
+    assert book.open_request() == second
+
+
+def test_a_request_that_cannot_be_read_is_told_once(caplog: pytest.LogCaptureFixture):
+    store = create_run(MemoryStore(), toy_parameters())
+    request = post(store)
+    store.store.put(keys.probe_request(RUN, request.id), b"{")
+    book = ProbeBook(store.store, RUN)
+    with caplog.at_level(logging.ERROR):
+        assert [book.open_request() for _ in range(3)] == [None] * 3
+    assert len(caplog.records) == 1
+    other = post(store, identity="r2")
+    assert book.open_request() == other
 
 
 async def test_without_slots_for_them_no_probe_group_is_played():
