@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from driftline.environment import Task, TaskFamily
-from driftline.errors import ConfigurationError, ObjectMissing, PreconditionFailed
+from driftline.errors import ConfigurationError, CorruptObject, ObjectMissing, PreconditionFailed
 from driftline.records import FORMAT, decode, encode
 from driftline.refresh import curating, proposing, solving
 from driftline.refresh.curating import CurationRules
@@ -19,6 +20,10 @@ from driftline.store import keys, tasksets
 from driftline.store.protocol import ObjectStore
 from driftline.store.run_store import RunStore, list_runs
 from driftline.store.tasksets import TaskSet
+
+logger = logging.getLogger(__name__)
+
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 RUNS_LOOKED_AT = 32
 """Newest runs among which one with the task set's policy is looked for."""
@@ -45,7 +50,7 @@ class RefreshParameters(BaseModel):
     target_high: float = Field(0.8, gt=0, le=1, description="Highest useful solve rate.")
     fewest_attempts: int = Field(4, ge=1, description="Episodes of a task below which it counts as unmeasured.")
     never_solved_share: float = Field(0.1, ge=0, le=1, description="Share of a version kept of what is never solved.")
-    weights: dict[str, float] = Field(
+    weights: dict[str, Weight] = Field(
         dict(curating.WEIGHTS), description="Share of the groups drawn from each pool, relative to one another."
     )
     most_failures: float = Field(
@@ -131,8 +136,11 @@ def pinned_plan(
         environment: Name of the family, as `resolve` knows it; None is its id.
 
     Raises:
-        ConfigurationError: The run plays another environment.
+        ConfigurationError: No tasks are asked for, or the run plays another environment, or has no policy yet.
+        ObjectMissing: There is no such run.
     """
+    if min(size, held_out_tasks) < 1:
+        raise ConfigurationError("train_tasks, held_out_tasks: ask for at least one task of each")
     name = environment or family.id
     asked = (name, task_set, seed, size, held_out_tasks, options.model_dump(mode="json"), run)
     identity = hashlib.sha256(encode(asked)).hexdigest()[:16]
@@ -170,10 +178,13 @@ def run_over(store: ObjectStore, task_set: str, environment: str) -> RunStore | 
     found: list[tuple[bool, int, RunStore]] = []
     for place, name in enumerate(list_runs(store)[-RUNS_LOOKED_AT:]):
         run_store = RunStore(store, name)
-        chosen = run_store.describe().parameters.get("environment", {})
         try:
+            chosen = run_store.describe().parameters.get("environment", {})
             head, _ = run_store.read_head()
         except ObjectMissing:
+            continue
+        except CorruptObject as error:
+            logger.warning("run %s does not measure: %s", name, error)
             continue
         if (chosen.get("task_set"), chosen.get("id")) == (task_set, environment) and head.version is not None:
             found.append((head.state == "running", place, run_store))
@@ -182,12 +193,10 @@ def run_over(store: ObjectStore, task_set: str, environment: str) -> RunStore | 
 
 def recent_rates(run_store: RunStore, steps: int) -> dict[str, SolveRate]:
     """Task id -> solve rate over the groups of a run's last steps."""
-    rates: dict[str, SolveRate] = {}
-    for record in run_store.steps()[-steps:]:
-        for use in record.groups:
-            solved = SolveRate(use.valid_members, round(use.success_mean * use.valid_members))
-            rates = rates | {use.task_id: rates.get(use.task_id, SolveRate()) + solved}
-    return dict(sorted(rates.items()))
+    uses = [use for record in run_store.last_steps(steps) for use in record.groups]
+    return solving.merged(
+        *({use.task_id: SolveRate(use.valid_members, round(use.success_mean * use.valid_members))} for use in uses)
+    )
 
 
 def _new_plan(
@@ -232,6 +241,12 @@ def _run_named(store: ObjectStore, run: str, environment: str) -> RunStore:
     plays = found.describe().parameters.get("environment", {}).get("id")
     if plays != environment:
         raise ConfigurationError(f"run: {run!r} plays {plays!r}, not {environment!r}: name another run, or none")
+    try:
+        begun = found.read_head()[0].version is not None
+    except ObjectMissing:
+        begun = False
+    if not begun:
+        raise ConfigurationError(f"run: {run!r} has no policy yet: name another run, or none")
     return found
 
 

@@ -3,7 +3,8 @@
     plan ─▶ window, window, ... ─▶ distinct ─▶ measured ─▶ version
 
 What a stage has made is kept in the store under the hash of what it was made from (`cache/refresh-<stage>/`), as
-JSON: a refresh that is taken up again, on whatever machine, finds it there. Only the last stage publishes.
+JSON: a refresh that is taken up again, on whatever machine, finds it there. The last stage, which alone publishes, is
+`refresh_version`.
 """
 
 from __future__ import annotations
@@ -13,25 +14,22 @@ import hashlib
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from driftline import __version__
 from driftline.environment import Task, TaskFamily, family_named, named_parts, parts_of, shared
-from driftline.errors import ConfigurationError, CorruptObject, EnvironmentFailed, ObjectMissing
+from driftline.errors import CorruptObject, EnvironmentFailed, ObjectMissing, PreconditionFailed
 from driftline.records import FORMAT, decode, encode
-from driftline.refresh import curating, duplicates, proposing, reporting, solving
-from driftline.refresh.curating import Change, Curated
+from driftline.refresh import duplicates, proposing
 from driftline.refresh.duplicates import Duplicate
 from driftline.refresh.proposing import Window
-from driftline.refresh.reporting import Refreshed
 from driftline.refresh.solving import SolveRate
 from driftline.refresh.validating import NOTHING_VALIDATED, Validation
 from driftline.store import keys, tasksets
 from driftline.store.protocol import ObjectStore
-from driftline.store.tasksets import TaskNote, TaskSet
+from driftline.store.tasksets import TaskSet
 from tasks.refresh_health import quarantined, refusal
 from tasks.refresh_plan import RefreshPlan, level_of
 from tasks.validation import validate
@@ -40,7 +38,6 @@ logger = logging.getLogger(__name__)
 
 STAGE_FORMAT = 1
 """Raised when a stage makes something else from the same inputs, so that nothing older is taken from the cache."""
-QUARANTINED = "its environment is quarantined"
 HELD_OUT_SEED = 20_000_003
 """Held-out tasks do not depend on a run's seed: success is comparable over seeds, and over nights."""
 
@@ -98,18 +95,30 @@ class Published:
 async def cached(
     store: ObjectStore, stage: str, inputs: object, kind: type[ResultT], make: Callable[[], Awaitable[ResultT]]
 ) -> ResultT:
-    """What a stage makes of its inputs: from the cache, or made and kept there."""
+    """What a stage makes of its inputs: from the cache, or made and kept there.
+
+    Of several who make it at the same time the first one's stays, and all of them go on with that.
+    """
     digest = hashlib.sha256(encode((STAGE_FORMAT, stage, inputs))).hexdigest()
     key = keys.cached(f"refresh-{stage}", digest)
+    damaged = ""
     try:
         found = await asyncio.to_thread(store.get, key)
+        damaged = found.etag
         return decode(kind, found.body, key=key)
     except ObjectMissing:
         logger.debug("%s is not in the cache", key)
     except CorruptObject as error:
         logger.warning("%s; it is made again", error)
-    made = await make()
-    await asyncio.to_thread(store.put, key, encode(made))
+    return await asyncio.to_thread(_kept, store, key, kind, await make(), damaged)
+
+
+def _kept(store: ObjectStore, key: str, kind: type[ResultT], made: ResultT, damaged: str) -> ResultT:
+    """Keep what was made in place of the damaged object of that tag, if there is one; returns what is kept."""
+    try:
+        store.swap(key, encode(made), damaged) if damaged else store.create(key, encode(made))
+    except PreconditionFailed:
+        return decode(kind, store.get(key).body, key=key)
     return made
 
 
@@ -120,11 +129,19 @@ def sources_of(family: TaskFamily) -> str:
 
 @cache
 def source_digest(family: type) -> str:
-    """Of the modules that a family is made of: whoever mends one has its tasks validated again."""
+    """Of the files that a family is made of, data included: whoever mends one has its tasks validated again."""
     file = Path(inspect.getfile(family))
     packaged = (file.parent / "__init__.py").exists()
-    files = sorted(file.parent.rglob("*.py")) if packaged else [file]
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    found = sorted(path for path in file.parent.rglob("*") if _is_source(path)) if packaged else [file]
+    digest = hashlib.sha256()
+    for path in found:
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(file.parent)}:{len(content)}:".encode() + content)
+    return digest.hexdigest()
+
+
+def _is_source(path: Path) -> bool:
+    return path.is_file() and "__pycache__" not in path.parts
 
 
 def windows_of(plan: RefreshPlan) -> list[Window]:
@@ -186,7 +203,7 @@ async def drop_duplicates(
         EnvironmentFailed: Too many attempts failed, or too many tasks are flaky, or none is left. Of a mixture, in
             every part: one that fails alone has its tasks left out.
     """
-    ill = _quarantined(family, plan, windows)
+    ill = ill_environments(family, plan, windows)
     for failure in ill.values():
         logger.error("%s", failure)
     windows = [window for window in windows if family_named(family, window.environment).id not in ill]
@@ -215,9 +232,10 @@ async def drop_duplicates(
     return await cached(store, "distinct", inputs, Candidates, make)
 
 
-def _quarantined(
+def ill_environments(
     family: TaskFamily, plan: RefreshPlan, windows: Sequence[Proposed]
 ) -> Mapping[str, EnvironmentFailed]:
+    """Environment id -> why nothing of it is published, of those that all windows show to be unfit."""
     by_name: dict[str, list[Proposed]] = {}
     for window in windows:
         by_name.setdefault(window.environment, []).append(window)
@@ -236,96 +254,12 @@ def to_measure(plan: RefreshPlan, candidates: Candidates) -> list[Task]:
     return in_turn[: plan.options.probe_tasks]
 
 
-async def publish(
-    store: ObjectStore, family: TaskFamily, plan: RefreshPlan, windows: Sequence[Proposed], candidates: Candidates,
-    measured: Measured,
-) -> Published:  # fmt: skip
-    """Curate a version and make it the newest, unless the newest was made from it already.
-
-    Raises:
-        ConfigurationError: No task is worth training on.
-    """
-    parent = await asyncio.to_thread(tasksets.load_set, store, plan.task_set, plan.parent) if plan.parent else None
-    ill = _quarantined(family, plan, windows)
-    all_before = parent.tasks if parent is not None else ()
-    before = [task for task in all_before if task.environment not in ill]
-    rates = _with_notes(parent, measured.rates)
-    levels = _levels(family, parent, candidates)
-    of_level = solving.by_level(measured.rates, levels)
-    curated = curating.curate(
-        before,
-        candidates.tasks,
-        rates,
-        size=plan.size,
-        rules=plan.options.rules,
-        seed=plan.seed,
-        expected={one: of_level[level] for one, level in levels.items() if level in of_level},
-    )
-    gone = tuple(Change(task.id, QUARANTINED) for task in all_before if task.environment in ill)
-    curated = replace(curated, went=(*curated.went, *gone))
-    if not curated.pools:
-        raise ConfigurationError(
-            f"every task of {plan.task_set!r} is always solved, or was never solved: propose harder or easier ones "
-            "(proposals, another environment), or widen target_low and target_high"
-        )
-    held_out = await held_out_tasks(store, family, plan)
-    refreshed = Refreshed(
-        name=plan.task_set,
-        version="",
-        parent=plan.parent,
-        proposed=sum(window.proposed for window in windows),
-        validation=validation_of(windows),
-        dropped=candidates.dropped,
-        rates=rates,
-        parent_tasks=[task.id for task in before],
-        curated=curated,
-        measured_by=measured.by,
-        measuring_tokens=measured.tokens,
-        levels={one: levels[one] for one in curated.pools if one in levels},
-        parent_levels={task.id: levels[task.id] for task in before if task.id in levels},
-    )
-    statistics = reporting.stage_statistics(refreshed)
-    tasks = [task for task in [*before, *candidates.tasks] if task.id in curated.pools]
-    notes = _notes(curated, levels, rates)
-    version = TaskSet(tuple(tasks), notes, curated.weights).version
-    await asyncio.to_thread(
-        tasksets.publish,
-        store,
-        plan.task_set,
-        tasks,
-        held_out=held_out if plan.held_out_version is None else None,
-        notes=notes,
-        weights=curated.weights,
-        parent=plan.parent,
-        lineage=lineage_of(plan, windows_of(plan)),
-        statistics=statistics,
-        make_newest=not await asyncio.to_thread(_has_children, store, plan.task_set, version),
-    )
-    page = reporting.markdown(replace(refreshed, version=version))
-    return Published(plan.task_set, version, TaskSet(tuple(held_out)).version, page, statistics)
-
-
 def validation_of(windows: Sequence[Proposed]) -> Validation:
     """What the validation of all windows came to."""
     found = NOTHING_VALIDATED
     for window in windows:
         found = found + window.validation
     return found
-
-
-def lineage_of(plan: RefreshPlan, windows: Sequence[Window]) -> dict[str, str]:
-    """Where the new tasks of a version come from."""
-    seeds = [
-        f"{window.seed}x{window.count}" + ("" if window.level is None else f"@{window.level}") for window in windows
-    ]
-    return {
-        "generator": plan.environment,
-        "seed": str(plan.seed),
-        "refresh": plan.id,
-        "code_version": __version__,
-        "windows": " ".join(seeds),
-        **({"run": plan.run, "policy_version": str(plan.policy_version)} if plan.run is not None else {}),
-    }
 
 
 async def _validated(family: TaskFamily, tasks: Sequence[Task], window: Window, step_deadline_s: float) -> Proposed:
@@ -335,14 +269,6 @@ async def _validated(family: TaskFamily, tasks: Sequence[Task], window: Window, 
     known = {task.id: window.level if window.level is not None else level_of(family, task) for task in kept}
     levels = {one: level for one, level in known.items() if level is not None}
     return Proposed(kept, levels, found, len(tasks), window.environment)
-
-
-def _has_children(store: ObjectStore, name: str, version: str) -> bool:
-    """Whether the newest version was made from this one: a refresh that is repeated later must not undo it."""
-    try:
-        return version in tasksets.ancestors(store, name, tasksets.head(store, name).version)
-    except ObjectMissing:
-        return False
 
 
 def _earlier(store: ObjectStore, plan: RefreshPlan) -> list[Task]:
@@ -361,24 +287,3 @@ def _earlier(store: ObjectStore, plan: RefreshPlan) -> list[Task]:
         except ObjectMissing:
             continue
     return [*found.values()]
-
-
-def _with_notes(parent: TaskSet | None, rates: Mapping[str, SolveRate]) -> dict[str, SolveRate]:
-    """Solve rates, with what an earlier refresh knew of tasks that have not been played since."""
-    notes = parent.notes if parent is not None else {}
-    earlier = {one: SolveRate(note.attempts, note.solved) for one, note in notes.items() if note.attempts}
-    return dict(sorted((earlier | {one: rate for one, rate in rates.items() if rate.attempts}).items()))
-
-
-def _levels(family: TaskFamily, parent: TaskSet | None, candidates: Candidates) -> dict[str, int]:
-    before = parent.tasks if parent is not None else ()
-    known = {task.id: level for task in before if (level := level_of(family, task, parent)) is not None}
-    return known | dict(candidates.levels)
-
-
-def _notes(curated: Curated, levels: Mapping[str, int], rates: Mapping[str, SolveRate]) -> dict[str, TaskNote]:
-    return {
-        one: TaskNote(pool, levels.get(one), rate.attempts, rate.solved)
-        for one, pool in curated.pools.items()
-        for rate in (rates.get(one, SolveRate()),)
-    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from driftline.environment import TaskFamily
 from driftline.store.protocol import ObjectStore
-from tasks import measuring
+from tasks import measuring, refresh_version
 from tasks import refresh_stages as stages
 from tasks.measuring import PlayRequest
 from tasks.refresh_plan import RefreshPlan
@@ -16,4 +16,4 @@ async def carry_out(store: ObjectStore, family: TaskFamily, plan: RefreshPlan, p
     candidates = await stages.candidates_of(store, family, plan)
     measured = await measuring.measure(store, plan, candidates, play)
     windows = await stages.proposed_of(store, family, plan)
-    return await stages.publish(store, family, plan, windows, candidates, measured)
+    return await refresh_version.publish(store, family, plan, windows, candidates, measured)

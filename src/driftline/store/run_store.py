@@ -13,12 +13,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import uuid
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TypeVar
 
 from driftline.errors import CorruptObject, ObjectMissing, PreconditionFailed
@@ -64,13 +66,15 @@ class _SpanFile:
 
 
 def list_runs(store: ObjectStore) -> list[str]:
-    """Names of all runs in the bucket, oldest first."""
+    """Names of all runs in the bucket, oldest first; those whose `run.json` is missing or cannot be read left out."""
     found: list[tuple[float, str]] = []
     for run in store.folders(keys.RUNS):
         try:
             found.append((RunStore(store, run).describe().created_unix, run))
         except ObjectMissing:
             logger.debug("%s has no run.json", run)
+        except CorruptObject as error:
+            logger.warning("run %s is left out: %s", run, error)
     return [run for _, run in sorted(found)]
 
 
@@ -206,15 +210,22 @@ class RunStore:
         head, _ = self.read_head()
         if head.step > len(self._steps) + READ_AHEAD_STEPS:
             self._read_ahead()
-        key = head.record
-        records: list[StepRecord] = []
+        return [*self._back_from(head)][::-1]
+
+    def last_steps(self, count: int) -> list[StepRecord]:
+        """The newest committed step records, at most `count`, oldest first. Earlier ones are not read."""
+        head, _ = self.read_head()
+        return [*islice(self._back_from(head), count)][::-1]
+
+    def _back_from(self, head: Head) -> Iterator[StepRecord]:
+        """Step records, newest first."""
+        key, below = head.record, math.inf
         while key is not None:
             record = self.read_step(key)
-            if records and record.step >= records[-1].step:
+            if record.step >= below:
                 raise CorruptObject(f"{key} is not older than the record that names it as previous")
-            records.append(record)
-            key = record.previous
-        return records[::-1]
+            yield record
+            key, below = record.previous, record.step
 
     def _read_ahead(self) -> None:
         """Fetch the step records at once that would be followed one by one. What cannot be read is left to that."""

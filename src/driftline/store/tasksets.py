@@ -85,8 +85,8 @@ def publish(
 ) -> str:
     """Publish a version of a task set, and of its held-out tasks, and make them the newest.
 
-    Publishing the same tasks again changes nothing. The held-out set goes first, so that no training version
-    is ever the newest without one.
+    Publishing the same tasks again changes nothing: what was made from them since stays the newest. The held-out set
+    goes first, so that no training version is ever the newest without one.
 
     Args:
         store: Where to.
@@ -105,6 +105,8 @@ def publish(
 
     Raises:
         ConfigurationError: No tasks, a task twice, a task both in training and held out, or notes of some tasks only.
+        PreconditionFailed: The newest version was made from the same parent: runs that follow it could not follow
+            this one. The version is there, and the head stays.
     """
     held_out_set = held_out_name(name)
     kept = held_out if held_out is not None else _newest_tasks(store, held_out_set)
@@ -228,7 +230,7 @@ def _publish_one(store: ObjectStore, wanted: _Version, make_newest: bool = True)
     except ObjectMissing:
         _create_version(store, wanted)
     if make_newest:
-        _make_newest(store, described.name, described.version)
+        _make_newest(store, described.name, described.version, described.parent)
     return described.version
 
 
@@ -242,7 +244,7 @@ def _create_version(store: ObjectStore, wanted: _Version) -> None:
         load(store, described.name, described.version)
 
 
-def _make_newest(store: ObjectStore, name: str, version: str) -> None:
+def _make_newest(store: ObjectStore, name: str, version: str, parent: str | None) -> None:
     key = keys.task_set_head(name)
     for _ in range(SWAP_TRIES):
         try:
@@ -250,7 +252,7 @@ def _make_newest(store: ObjectStore, name: str, version: str) -> None:
         except ObjectMissing:
             found = None
         previous = decode(TaskSetHead, found.body, key=key).version if found else None
-        if previous == version:
+        if previous is not None and not _may_follow(store, name, previous, version, parent):
             return
         body = encode(TaskSetHead(name, version, previous, time.time()))
         try:
@@ -259,6 +261,21 @@ def _make_newest(store: ObjectStore, name: str, version: str) -> None:
             continue
         return
     raise PreconditionFailed(f"{key} kept changing: another refresh publishes at the same time; run one at a time")
+
+
+def _may_follow(store: ObjectStore, name: str, newest: str, version: str, parent: str | None) -> bool:
+    """Whether a version becomes the newest in place of `newest`; not if that is it, or was made from it."""
+    if newest == version:
+        return False
+    for ancestor in ancestors(store, name, newest):
+        if ancestor == version:
+            return False
+        if ancestor == parent:
+            raise PreconditionFailed(
+                f"task set {name!r}: {newest} was published meanwhile, made from {parent} as {version} is: "
+                "start the refresh with another seed, so that it is made from the newest"
+            )
+    return True
 
 
 def _newest_tasks(store: ObjectStore, name: str) -> list[Task]:

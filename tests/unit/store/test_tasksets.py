@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from driftline.environment import Task
-from driftline.errors import ConfigurationError, CorruptObject, ObjectMissing
+from driftline.errors import ConfigurationError, CorruptObject, ObjectMissing, PreconditionFailed
 from driftline.store import keys, tasksets
 from driftline.store.memory import MemoryStore
 from driftline.store.tasksets import TaskNote
@@ -202,6 +202,28 @@ def test_ancestors_are_followed_back(store: MemoryStore) -> None:
     assert [*tasksets.ancestors(store, NAME, first)] == []
     store.delete([f"{keys.task_set_prefix(NAME, second)}manifest.json"])
     assert [*tasksets.ancestors(store, NAME, third)] == [second]
+
+
+def test_a_version_that_others_were_made_from_does_not_become_the_newest_again(store: MemoryStore) -> None:
+    first = tasksets.publish(store, NAME, tasks(1), held_out=tasks(9))
+    second = tasksets.publish(store, NAME, tasks(1, 2), parent=first)
+    third = tasksets.publish(store, NAME, tasks(1, 2, 3), parent=second)
+    for again in (tasks(1), tasks(1, 2)):
+        tasksets.publish(store, NAME, again)
+        assert tasksets.head(store, NAME).version == third
+
+
+def test_of_two_versions_made_from_one_the_first_stays_the_newest(store: MemoryStore) -> None:
+    first = tasksets.publish(store, NAME, tasks(1), held_out=tasks(9))
+    second = tasksets.publish(store, NAME, tasks(1, 2), parent=first)
+    with pytest.raises(PreconditionFailed, match=r"was published meanwhile.*another seed"):
+        tasksets.publish(store, NAME, tasks(1, 3), parent=first)
+    third = tasksets.publish(store, NAME, tasks(1, 2, 3), parent=second)
+    with pytest.raises(PreconditionFailed, match=f"{third} was published meanwhile"):
+        tasksets.publish(store, NAME, tasks(1, 4), parent=first)
+    assert tasksets.head(store, NAME).version == third
+    other_line = tasksets.publish(store, NAME, tasks(5))
+    assert tasksets.head(store, NAME).version == other_line
 
 
 @pytest.mark.parametrize(

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from driftline.environment import TaskFamily
-from driftline.errors import ConfigurationError, EnvironmentFailed
+from driftline.errors import ConfigurationError, EnvironmentFailed, PreconditionFailed
 from driftline.refresh.solving import SolveRate
 from driftline.store import keys, tasksets
 from driftline.store.memory import MemoryStore
 from driftline.store.probes import ProbeBook, ProbeRequest, ProbeResult
+from driftline.store.run_store import RunStore
 from environments.pointer_chase import PointerChase
 from tasks import measuring, refresh_stages, refreshing, validation
-from tasks.refresh_plan import RefreshParameters, RefreshPlan, pinned_plan
+from tasks.refresh_plan import RefreshParameters, RefreshPlan, pinned_plan, recent_rates
 from tasks.refresh_stages import Published
 from tests.support.toy_run import RUN, Cell, ToyTrainer, create_run, run_all, toy_parameters
 from tests.unit.tasks.test_validation import OddFamily
@@ -246,6 +250,108 @@ async def test_a_run_that_plays_another_environment_is_refused():
     family: Any = OddFamily("works")
     with pytest.raises(ConfigurationError, match="plays 'pointer_chase/v1', not 'odd/v1'"):
         pinned_plan(store, family, NAME, seed=1, size=4, held_out_tasks=2, options=options(), run=RUN)
+
+
+@pytest.mark.parametrize("given", [{"size": 0, "held_out_tasks": 8}, {"size": 8, "held_out_tasks": 0}])
+def test_a_refresh_of_no_tasks_is_refused(given: dict[str, Any]):
+    with pytest.raises(ConfigurationError, match="at least one task of each"):
+        pinned_plan(MemoryStore(), FAMILY, NAME, seed=1, options=options(), **given)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_named_run_without_a_policy_is_refused_before_anything_is_pinned(begun: bool):
+    store = MemoryStore()
+    run_store = create_run(store, toy_parameters())
+    if not begun:
+        store.delete([keys.head(run_store.run)])
+    with pytest.raises(ConfigurationError, match="run: 'toy' has no policy yet"):
+        plan_of(store, run=RUN)
+    assert [*store.list("tasksets/pointer-chase/refreshes/")] == []
+
+
+async def test_a_damaged_run_beside_it_does_not_keep_a_refresh_from_its_run():
+    store = MemoryStore()
+    await finished_run(store)
+    for other, damaged in (("other", keys.head), ("third", keys.description)):
+        create_run(store, toy_parameters(), run=other)
+        store.put(damaged(other), b"{")
+    assert plan_of(store).run == RUN
+
+
+async def test_of_a_runs_steps_only_the_last_ones_are_read():
+    store = MemoryStore()
+    await finished_run(store)
+    seen = RunStore(store, RUN)
+    before = store.requests["get"]
+    assert [record.step for record in seen.last_steps(2)] == [3, 4]
+    assert store.requests["get"] == before + 1 + 2
+    uses = [use for record in seen.last_steps(2) for use in record.groups]
+    found = recent_rates(seen, 2)
+    assert sum(rate.attempts for rate in found.values()) == sum(use.valid_members for use in uses) > 0
+    assert seen.last_steps(99) == seen.steps()
+
+
+@pytest.mark.parametrize("weight", [-0.1, float("nan"), float("inf")])
+def test_a_weight_that_is_no_share_is_refused(weight: float):
+    with pytest.raises(ValidationError, match="weights"):
+        options(weights={"useful": 1.0, "too_hard": weight})
+
+
+async def test_of_two_refreshes_from_one_version_the_later_does_not_undo_the_other():
+    store = MemoryStore()
+    await carry_out(store, plan_of(store))
+    one, other = plan_of(store, seed=4), plan_of(store, seed=5)
+    assert one.parent == other.parent
+    first = await carry_out(store, one)
+    with pytest.raises(PreconditionFailed, match=r"was published meanwhile.*start the refresh with another seed"):
+        await carry_out(store, other)
+    assert tasksets.head(store, NAME).version == first.version
+    assert tasksets.manifest(store, NAME, (await carry_out(store, plan_of(store, seed=6))).version).parent == (
+        first.version
+    )
+
+
+async def test_of_two_who_make_a_stage_at_the_same_time_both_go_on_with_the_first_ones():
+    store, begun, kept = MemoryStore(), asyncio.Event(), asyncio.Event()
+
+    async def make_slowly() -> SolveRate:
+        begun.set()
+        await kept.wait()
+        return SolveRate(4, 1)
+
+    async def make_quickly() -> SolveRate:
+        await begun.wait()
+        return SolveRate(4, 3)
+
+    async def quick() -> SolveRate:
+        found = await refresh_stages.cached(store, "measured", "inputs", SolveRate, make_quickly)
+        kept.set()
+        return found
+
+    slow = refresh_stages.cached(store, "measured", "inputs", SolveRate, make_slowly)
+    assert await asyncio.gather(slow, quick()) == [SolveRate(4, 3)] * 2
+
+
+def test_whoever_mends_a_familys_data_has_its_tasks_validated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    package = tmp_path / "mended_family"
+    package.mkdir()
+    (package / "__init__.py").write_text("class Family: ...\n")
+    data = package / "catalogue.json"
+    data.write_text("[1]")
+    monkeypatch.syspath_prepend(tmp_path)
+    family = importlib.import_module("mended_family").Family
+    (package / "__pycache__").mkdir(exist_ok=True)
+    (package / "__pycache__" / "x.pyc").write_bytes(b"compiled")
+
+    def digest() -> str:
+        refresh_stages.source_digest.cache_clear()
+        return refresh_stages.source_digest(family)
+
+    before = digest()
+    (package / "__pycache__" / "x.pyc").write_bytes(b"compiled anew")
+    assert digest() == before
+    data.write_text("[2]")
+    assert digest() != before
 
 
 async def test_a_run_under_way_has_its_cells_measure(monkeypatch: pytest.MonkeyPatch):
