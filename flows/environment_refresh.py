@@ -3,7 +3,6 @@
 plan -> propose and validate, window by window -> drop duplicates -> measure -> curate and publish -> report
 """
 
-import asyncio
 from datetime import datetime
 
 from prefect import flow
@@ -49,9 +48,7 @@ async def environment_refresh(
     if first:
         return await publish_task_set(environment, task_set, train_tasks, held_out_tasks, seed)
     plan = await refresh.plan_refresh(environment, task_set, train_tasks, held_out_tasks, seed, options, run)
-    windows = windows_of(plan)
-    deadline_s = options.step_deadline_s
-    await asyncio.gather(*(refresh.propose_and_validate(environment, window, deadline_s) for window in windows))
+    await refresh.validate_windows(environment, windows_of(plan), options.step_deadline_s)
     await refresh.drop_duplicates(plan)
     await refresh.measure(plan)
     published = await refresh.publish_version(plan)

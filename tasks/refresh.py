@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prefect import task
@@ -18,6 +19,7 @@ from driftline.environment import Task, TaskFamily, resolve
 from driftline.errors import ConfigurationError, EnvironmentFailed
 from driftline.params import settings
 from driftline.refresh.proposing import Window
+from driftline.rollout.background import cancel_and_wait
 from driftline.store import tasksets
 from driftline.store.probes import ProbeRequest
 from driftline.store.protocol import ObjectStore
@@ -36,6 +38,8 @@ from tasks.validation import validate as play
 VALIDATED_TASKS = 64
 """Training tasks of a run's first version that are played before it is published; of the held-out tasks, all are."""
 STEP_DEADLINE_S = 10.0
+WINDOWS_AT_ONCE = 2
+"""Each plays `tasks.validation.PLAYERS` attempts side by side."""
 
 PATIENT = {
     "retries": len(OUTAGE_DELAYS_S),
@@ -163,6 +167,21 @@ async def propose_and_validate(environment: str, window: Window, step_deadline_s
     family = resolve(environment)
     found = await stages.propose_and_validate(shared_store(), family, window, step_deadline_s=step_deadline_s)
     return len(found.tasks)
+
+
+async def validate_windows(environment: str, windows: Sequence[Window], step_deadline_s: float) -> None:
+    """Have all windows proposed and validated, a few at a time: deadlines are those of a machine that keeps up."""
+    waiting = iter(windows)
+
+    async def work() -> None:
+        for window in waiting:
+            await propose_and_validate(environment, window, step_deadline_s)
+
+    workers = [asyncio.create_task(work()) for _ in range(WINDOWS_AT_ONCE)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        await cancel_and_wait(workers)
 
 
 @task(name="drop-duplicates", task_run_name="compare for {plan.task_set}", timeout_seconds=3600, **PATIENT)

@@ -19,6 +19,8 @@ PLAYERS = 4
 """Attempts under way at the same time: environments that wait for something do so side by side."""
 ORACLE_TURNS = 1000
 NO_OP_TURNS = 8
+LONGEST_ERROR = 500
+"""Characters of what was raised that are kept as evidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +42,9 @@ async def validate(family: TaskFamily, tasks: Sequence[Task], *, deadline_s: flo
         tasks: Proposals, in order.
         deadline_s: Of a reset or a step, in seconds.
     """
-    found: dict[str, list[Attempt]] = {task.id: [] for task in tasks}
+    solutions, found = await asyncio.to_thread(_solutions, family, tasks)
     guard = EnvironmentGuard()
-    wanted = iter(_wanted(family, tasks))
+    wanted = iter(_wanted(tasks, solutions))
 
     async def play_all() -> None:
         for one in wanted:
@@ -56,11 +58,27 @@ async def validate(family: TaskFamily, tasks: Sequence[Task], *, deadline_s: flo
     return validating.summarise({task_id: _ordered(attempts) for task_id, attempts in found.items()})
 
 
-def _wanted(family: TaskFamily, tasks: Sequence[Task]) -> Iterator[_Wanted]:
-    oracles = {task.id: family.oracle(task) for task in tasks}
-    others = validating.others_answers(oracles)
+def _solutions(
+    family: TaskFamily, tasks: Sequence[Task]
+) -> tuple[dict[str, Sequence[str] | None], dict[str, list[Attempt]]]:
+    """The oracle's actions by task, None without one; and attempts, of which there is one where that fails."""
+    solutions: dict[str, Sequence[str] | None] = {}
+    attempts: dict[str, list[Attempt]] = {task.id: [] for task in tasks}
     for task in tasks:
-        actions = oracles[task.id]
+        try:
+            solutions[task.id] = family.oracle(task)
+        except Exception as error:  # the policy: whatever an oracle raises is evidence against its task
+            told = f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
+            attempts[task.id].append(Attempt("oracle", None, None, "", "environment", told))
+    return solutions, attempts
+
+
+def _wanted(tasks: Sequence[Task], solutions: Mapping[str, Sequence[str] | None]) -> Iterator[_Wanted]:
+    others = validating.others_answers(solutions)
+    for task in tasks:
+        if task.id not in solutions:
+            continue
+        actions = solutions[task.id]
         kind: AttemptKind = "reset" if actions is None else "oracle"
         for _ in range(REPEATS):
             yield _Wanted(task, kind, actions or (), ORACLE_TURNS)
@@ -90,7 +108,7 @@ async def _attempt(family: TaskFamily, guard: EnvironmentGuard, wanted: _Wanted,
     except Exception as error:  # the policy: whatever an environment raises is evidence against its task
         failure, message = "environment", str(error)
     if failure:
-        return Attempt(wanted.kind, None, None, "", failure, message[:500])
+        return Attempt(wanted.kind, None, None, "", failure, message[:LONGEST_ERROR])
     return Attempt(wanted.kind, success, reward, digest.hexdigest()[:16])
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from driftline.environment import Message, StepResult, Task
 from driftline.errors import ConfigurationError, EnvironmentFailed
+from driftline.refresh.proposing import Window
 from driftline.store import tasksets
 from driftline.store.memory import MemoryStore
 from environments.pointer_chase import PointerChase
@@ -112,3 +113,30 @@ async def test_a_broken_environment_is_found_before_its_tasks_are_published(
     family = BrokenFamily()
     with pytest.raises(EnvironmentFailed, match=message):
         await refresh.validate(family, refresh.draw(family, 2, 1, 0))
+
+
+async def test_windows_are_worked_on_a_few_at_a_time_and_none_is_left_when_one_fails(monkeypatch: pytest.MonkeyPatch):
+    under_way, most, ended = 0, 0, list[int]()
+
+    async def work(environment: str, window: Window, step_deadline_s: float) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            await asyncio.sleep(0.001 if window.seed != 7 else 0.0)
+            if window.seed == 7:
+                raise EnvironmentFailed("window 7")
+            ended.append(window.seed)
+        finally:
+            under_way -= 1
+        return 1
+
+    monkeypatch.setattr(refresh, "propose_and_validate", work)
+    windows = [Window(FAMILY.id, seed, 10) for seed in range(6)]
+    await refresh.validate_windows(FAMILY.id, windows, 1.0)
+    assert (sorted(ended), most) == ([0, 1, 2, 3, 4, 5], refresh.WINDOWS_AT_ONCE)
+    with pytest.raises(EnvironmentFailed, match="window 7"):
+        await refresh.validate_windows(FAMILY.id, [*windows, Window(FAMILY.id, 7, 10), *windows], 1.0)
+    assert under_way == 0
+    assert len(ended) < 6 + 12
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -69,6 +69,8 @@ class OddFamily:
         return Odd(self.how, next(self.attempts))
 
     def oracle(self, task: Task) -> Sequence[str] | None:
+        if self.how == "has a broken oracle":
+            raise LookupError("no solution")
         return None if self.how == "has no oracle" else ["=1"]
 
 
@@ -80,6 +82,7 @@ class OddFamily:
         ("raises", "rejected", "KeyError"),
         ("hangs", "rejected", "longer than"),
         ("has no prompt", "rejected", "no prompt"),
+        ("has a broken oracle", "rejected", "oracle: LookupError: no solution"),
         ("accepts nothing", "rejected", "does not accept its oracle's solution"),
         ("accepts anything", "rejected", "solved without an answer"),
         ("raises at times", "quarantined", "disk full"),
