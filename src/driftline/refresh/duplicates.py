@@ -25,6 +25,8 @@ BOILERPLATE_SHARE = 0.2
 """Shingles in more than this share of all tasks are boilerplate."""
 FEWEST_FOR_BOILERPLATE = 20
 """Of fewer tasks, none is."""
+ROUNDING = 1e-9
+"""What the product of a limit and a count may be too large by: 0.55 x 100 is a little above 55."""
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 _PUNCTUATION = frozenset('{}[],:"')
@@ -152,4 +154,4 @@ class _Index:
 
     def _rarest(self, found: frozenset[str]) -> list[str]:
         ordered = sorted(found, key=lambda shingle: (self._counts[shingle], shingle))
-        return ordered[: len(found) - math.ceil(self._limit * len(found)) + 1]
+        return ordered[: len(found) - math.ceil(self._limit * len(found) - ROUNDING) + 1]

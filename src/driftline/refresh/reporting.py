@@ -27,7 +27,7 @@ class Refreshed:
     validation: Validation
     dropped: Sequence[Duplicate]
     rates: Mapping[str, SolveRate]
-    """Of all candidates that were measured."""
+    """Of all tasks that were measured, for this version or an earlier one."""
     parent_tasks: Sequence[str]
     """Task ids of the version before."""
     curated: Curated
@@ -36,8 +36,9 @@ class Refreshed:
     measuring_tokens: int
     """Sampled for measuring alone."""
     levels: Mapping[str, int]
-    """Task id -> level, where it is known."""
+    """Task id -> level of the tasks of this version, where it is known."""
     parent_levels: Mapping[str, int]
+    """The same of the version before."""
 
 
 def stage_statistics(found: Refreshed) -> dict[str, float]:
@@ -108,7 +109,10 @@ def _drift(found: Refreshed, numbers: Mapping[str, float]) -> list[str]:
     lines = ["## Difficulty", ""]
     before, now = numbers.get("curate/parent_solve_rate"), numbers.get("curate/solve_rate")
     if before is not None and now is not None:
-        lines.append(f"Solve rate of the version before {before:.2f}, of this one {now:.2f}, by the same policy.")
+        lines.append(
+            f"Mean solve rate of the version before {before:.2f}, of this one {now:.2f}, over the tasks that were "
+            "measured, be it by an earlier policy."
+        )
     levels = {
         where: Counter(values.values()) for where, values in (("before", found.parent_levels), ("now", found.levels))
     }

@@ -58,6 +58,15 @@ def test_a_near_copy_is_dropped_and_a_less_similar_task_stays() -> None:
     assert result.kept == (text_task(*far),)
 
 
+def test_a_task_that_is_exactly_at_the_limit_is_a_near_copy() -> None:
+    """0.55 x 100 is above 55 in floating point; one shingle fewer in the index, and nothing is in common."""
+    words = numbered(101)
+    whole, part = text_task(*words), text_task(*words[:56])
+    assert (len(duplicates.shingles(whole)), len(duplicates.shingles(part))) == (100, 55)
+    result = duplicates.distinct([part], held_out=[whole], earlier=[], limit=0.55)
+    assert [(one.of, one.similarity) for one in result.dropped] == [(whole.id, 0.55)]
+
+
 def test_what_all_tasks_of_a_family_say_makes_none_of_them_alike() -> None:
     template = numbered(100)
     tasks = [text_task(*template, *numbered(4, seed)) for seed in range(1, 60)]
