@@ -128,6 +128,12 @@ async def test_ends_what_is_above_a_limit(
         assert (await sandbox.run(["/bin/true"])).exit_code == 0
 
 
+async def test_a_run_that_may_take_no_time_is_ended_at_once(backend: BackendName) -> None:
+    async with opened(backend) as sandbox:
+        result = await sandbox.run(["sleep", "60"], timeout_s=0.0)
+        assert (result.limit, result.seconds < 5) == ("wall", True)
+
+
 async def test_no_child_outlives_its_run(backend: BackendName) -> None:
     async with opened(backend) as sandbox:
         result = await sandbox.run(
@@ -167,7 +173,21 @@ async def test_a_snapshot_opens_the_same_tree_again(backend: BackendName) -> Non
 
 
 @pytest.mark.parametrize(
-    "path", ["/etc/passwd", "../x", "a/../../x", "", ".", "a//b", "a/./b", "x\0y", "a" * 2000, "main.py/x", "link/x"]
+    "path",
+    [
+        "/etc/passwd",
+        "../x",
+        "a/../../x",
+        "",
+        ".",
+        "a//b",
+        "a/./b",
+        "x\0y",
+        "\ud800",
+        "a" * 2000,
+        "main.py/x",
+        "link/x",
+    ],
 )
 async def test_refuses_paths_that_lead_elsewhere(backend: BackendName, path: str) -> None:
     async with opened(backend) as sandbox:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 import subprocess
 import sys
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from driftline.errors import ConfigurationError
-from driftline.sandbox import SandboxProfile, container
+from driftline.sandbox import SandboxProfile, container, supervised
 from driftline.sandbox.interpreter import Interpreter, interpreter, supervisor_source
+from driftline.sandbox.supervised import Launch, SupervisedSandbox
 from driftline.sandbox.system_calls import ALLOWED, compiled_filter
 
 
@@ -69,3 +71,24 @@ def test_a_container_has_no_network_no_rights_and_the_limits() -> None:
     ):  # fmt: skip
         assert expected in line
     assert arguments[-1] == "image"
+
+
+def test_a_cleanup_that_fails_does_not_keep_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    done: list[str] = []
+
+    def hangs() -> None:
+        raise subprocess.TimeoutExpired("docker rm", 30)
+
+    launch = Launch(argv=[], root="/", environment={}, cleanups=[lambda: done.append("folder"), hangs])
+    supervised._clean_up(launch)  # pyright: ignore[reportPrivateUsage]
+    assert (done, launch.cleanups) == (["folder"], [])
+    assert "docker rm" in caplog.text
+
+
+async def test_a_start_that_is_cancelled_stays_cancelled_where_the_command_is_missing() -> None:
+    launch = Launch(argv=["/no/such/command"], root="/", environment={"PATH": "/usr/bin"})
+    starting = asyncio.create_task(SupervisedSandbox.start(launch, SandboxProfile(), {}))
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting

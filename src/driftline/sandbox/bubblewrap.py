@@ -22,12 +22,12 @@ from functools import cache
 from pathlib import Path
 
 from driftline.errors import SandboxUnavailable
-from driftline.sandbox.interpreter import Interpreter, interpreter, supervisor_bytecode
+from driftline.sandbox.interpreter import Interpreter, interpreter, program_variables, supervisor_bytecode
 from driftline.sandbox.profile import SandboxProfile
 from driftline.sandbox.supervised import Launch
 from driftline.sandbox.system_calls import compiled_filter
 
-ROOT = "/box/work"
+ROOT, SCRATCH = "/box/work", "/box/tmp"
 SUPERVISOR_PATH = "/driftline/supervisor.pyc"
 REMEDY = (
     "bubblewrap needs user namespaces: look at user.max_user_namespaces, kernel.unprivileged_userns_clone and "
@@ -83,24 +83,12 @@ def launch(profile: SandboxProfile, readonly: Mapping[str, bytes]) -> Launch:
     return Launch(
         argv=argv if user is None else [*_as_user(user, python.prefix if hidden else None), *argv],
         root=ROOT,
-        environment=program_environment(python),
+        environment=program_variables(python.search_path, SCRATCH),
         descriptors=descriptors,
         information=reading,
         own_user_namespace=True,
         remedy=REMEDY,
     )
-
-
-def program_environment(python: Interpreter) -> dict[str, str]:
-    """The variables of a program inside."""
-    return {
-        "PATH": python.search_path,
-        "HOME": "/box/tmp",
-        "TMPDIR": "/box/tmp",
-        "LANG": "C.UTF-8",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONHASHSEED": "0",
-    }
 
 
 def walls(profile: SandboxProfile, python: Interpreter, prefix_source: str) -> list[str]:

@@ -15,26 +15,19 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from driftline.errors import SandboxUnavailable
-from driftline.sandbox.interpreter import supervisor_source
+from driftline.sandbox.interpreter import program_variables, supervisor_source
 from driftline.sandbox.profile import SandboxProfile
 from driftline.sandbox.supervised import Launch
 
 PROGRAMS = ("docker", "podman")
-ROOT = "/box/work"
+ROOT, SCRATCH = "/box/work", "/box/tmp"
+SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 SUPERVISOR_PROCESS_BYTES = 32 * 2**20
 """What the supervisor itself takes, on top of the profile's memory."""
 REMEDY = (
     "see that `docker info` or `podman info` answers for this user, and that the image of DRIFTLINE_SANDBOX_IMAGE is "
     "there and has python3"
 )
-ENVIRONMENT = {
-    "PATH": "/usr/local/bin:/usr/bin:/bin",
-    "HOME": "/box/tmp",
-    "TMPDIR": "/box/tmp",
-    "LANG": "C.UTF-8",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONHASHSEED": "0",
-}
 
 
 def launch(profile: SandboxProfile, readonly: Mapping[str, bytes], image: str) -> Launch:
@@ -60,7 +53,8 @@ def launch(profile: SandboxProfile, readonly: Mapping[str, bytes], image: str) -
             source.write_bytes(content)
             mounts.append((source, path))
     argv = [found, *arguments(profile, name, image, mounts), "python3", "-I", "-S", "-B", "-c", supervisor_source()]
-    return Launch(argv=argv, root=ROOT, environment=ENVIRONMENT, remedy=REMEDY, cleanups=cleanups)
+    variables = program_variables(SEARCH_PATH, SCRATCH)
+    return Launch(argv=argv, root=ROOT, environment=variables, remedy=REMEDY, cleanups=cleanups)
 
 
 def arguments(profile: SandboxProfile, name: str, image: str, mounts: list[tuple[Path, str]]) -> list[str]:

@@ -40,6 +40,18 @@ def interpreter() -> Interpreter:
     return Interpreter(Path(os.path.realpath(sys.base_prefix)), program)
 
 
+def program_variables(search_path: str, scratch: str) -> dict[str, str]:
+    """All variables of a program inside, whatever the backend: `PATH`, and a folder for what is temporary."""
+    return {
+        "PATH": search_path,
+        "HOME": scratch,
+        "TMPDIR": scratch,
+        "LANG": "C.UTF-8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
+    }
+
+
 @cache
 def supervisor_source() -> str:
     """The program inside as one text, for another version of Python."""

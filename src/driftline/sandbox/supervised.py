@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import marshal
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +22,8 @@ from typing import Any
 from driftline.errors import SandboxFailed, SandboxRefused, SandboxUnavailable
 from driftline.sandbox.profile import SandboxProfile
 from driftline.sandbox.protocol import FileEntry, RunResult
+
+logger = logging.getLogger(__name__)
 
 START_DEADLINE_S = 20.0
 ANSWER_GRACE_S = 10.0
@@ -74,7 +78,7 @@ class SupervisedSandbox:
         try:
             process = await _started(launch)
         except BaseException as error:
-            _clean_up(launch)
+            await asyncio.to_thread(_clean_up, launch)
             if isinstance(error, OSError):
                 raise SandboxUnavailable(f"the sandbox does not start: {error}: {launch.remedy}") from error
             raise
@@ -98,7 +102,7 @@ class SupervisedSandbox:
         environment: Mapping[str, str] | None = None,
     ) -> RunResult:
         """Run a program to its end or to a limit."""
-        wall_s = min(timeout_s or self._profile.wall_s, self._profile.wall_s)
+        wall_s = self._profile.wall_s if timeout_s is None else min(timeout_s, self._profile.wall_s)
         request = {"argv": list(argv), "timeout_s": wall_s, "environment": dict(environment or {})}
         answer, body = await self._ask("run", request, stdin, wall_s + ANSWER_GRACE_S)
         with _understood():
@@ -280,19 +284,27 @@ async def _started(launch: Launch) -> asyncio.subprocess.Process:
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
-        process = await starting
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+        with contextlib.suppress(OSError):  # it could not be started: nothing is left
+            await _killed(await starting)
         raise
 
 
+async def _killed(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
 def _clean_up(launch: Launch) -> None:
+    """Let go of what is the sandbox's; what fails is told, and does not keep the rest."""
     if launch.information is not None:
         os.close(launch.information)
         launch.information = None
     while launch.cleanups:
-        launch.cleanups.pop()()
+        try:
+            launch.cleanups.pop()()
+        except (OSError, subprocess.SubprocessError) as error:
+            logger.warning("a sandbox leaves something behind: %s", error)
 
 
 def _sizes(files: Mapping[str, bytes]) -> list[tuple[str, int]]:

@@ -17,7 +17,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 from driftline.errors import ConfigurationError
-from driftline.sandbox.interpreter import interpreter, supervisor_source
+from driftline.sandbox.interpreter import interpreter, program_variables, supervisor_source
 from driftline.sandbox.supervised import Launch
 
 WARNING = "the sandbox `none` has no walls: programs inside may do whatever this user may; run only what you trust"
@@ -38,14 +38,7 @@ def launch(readonly: Mapping[str, bytes]) -> Launch:
     warnings.warn(WARNING, UnconfinedWarning, stacklevel=3)
     folder = Path(os.path.realpath(mkdtemp(prefix="driftline-sandbox-")))
     python = interpreter()
-    environment = {
-        "PATH": python.search_path,
-        "HOME": str(folder / "tmp"),
-        "TMPDIR": str(folder / "tmp"),
-        "LANG": "C.UTF-8",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONHASHSEED": "0",
-    }
+    environment = program_variables(python.search_path, str(folder / "tmp"))
     argv = [str(python.program), "-I", "-S", "-B", "-c", supervisor_source()]
     return Launch(argv=argv, root=str(folder / "work"), environment=environment, cleanups=[partial(_remove, folder)])
 

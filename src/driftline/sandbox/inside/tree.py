@@ -87,7 +87,8 @@ class Tree:
     def folder_of(self, path: str, make: bool = False) -> tuple[int, str]:
         """The open folder that a path is in, and the last name of it."""
         parts = path.split("/")
-        if len(path) > LONGEST_PATH or "\0" in path or any(part in ("", ".", "..") for part in parts):
+        odd = len(path) > LONGEST_PATH or "\0" in path or not encodable(path)
+        if odd or any(part in ("", ".", "..") for part in parts):
             raise Refused(f"{path[:80]!r} is not a path below the working folder")
         return self.open_folder(parts[:-1], make), parts[-1]
 
@@ -110,6 +111,15 @@ class Tree:
             os.close(folder)
             folder = below
         return folder
+
+
+def encodable(path: str) -> bool:
+    """Whether it is text; half of a surrogate pair, which JSON can say, is none."""
+    try:
+        path.encode()
+    except UnicodeError:
+        return False
+    return True
 
 
 def read_regular(name: str, folder: int) -> bytes:
