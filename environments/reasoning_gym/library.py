@@ -10,17 +10,15 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from hashlib import sha256
 from importlib import metadata
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from driftline.environment.apart import run_apart
 from driftline.errors import ConfigurationError, EnvironmentFailed
 from environments.reasoning_gym.datasets import APART, DEFAULTS, LEVELS, REFUSED, UNANSWERED, VERSION
 
@@ -74,13 +72,13 @@ def entries(dataset: str, *, level: int | None, seed: int, count: int) -> list[E
     """
     if level is not None and not 0 <= level < LEVELS[dataset]:
         raise ConfigurationError(f"{dataset} has no level {level}: 0 to {LEVELS[dataset] - 1}")
-    if dataset in APART and os.environ.get("PYTHONHASHSEED") != "0":
+    if dataset in APART:
         return json.loads(_apart(dataset, level, seed, count))
     return generate(dataset, level=level, seed=seed, count=count)
 
 
 def generate(dataset: str, *, level: int | None, seed: int, count: int) -> list[Entry]:
-    """As `entries`, in this process."""
+    """As `entries`, in this process: under its hash seed, and for some datasets with its global random state."""
     found: dict[str, Entry] = {}
     fruitless = 0
     for entry in _stream(dataset, level, seed):
@@ -152,19 +150,11 @@ def _plain(value: Any) -> Any:
 def _apart(dataset: str, level: int | None, seed: int, count: int) -> str:
     """Entries as JSON, out of a process with a fixed hash seed; starting one takes seconds, so some are kept."""
     reasoning_gym()
-    request = json.dumps({"dataset": dataset, "level": level, "seed": seed, "count": count})
-    paths = dict.fromkeys([str(Path.cwd()), *(path for path in sys.path if path)])
-    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(paths)}
+    request = {"dataset": dataset, "level": level, "seed": seed, "count": count}
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", CHILD], input=request, env=environment, capture_output=True, text=True,
-            timeout=CHILD_DEADLINE_S, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise EnvironmentFailed(f"{request} was not generated within {CHILD_DEADLINE_S:g} s: ask for fewer") from None
-    if done.returncode:
-        raise EnvironmentFailed(f"{request} could not be generated: {done.stderr.strip()[-400:]}")
-    answer = json.loads(done.stdout.strip().splitlines()[-1])
-    if "error" in answer:
-        raise ConfigurationError(answer["error"])
-    return json.dumps(answer["entries"])
+        found = run_apart(CHILD, request, hash_seed="0", timeout_s=CHILD_DEADLINE_S)
+    except EnvironmentFailed as error:
+        raise EnvironmentFailed(f"{request} could not be generated: {error}") from None
+    if "error" in found:
+        raise ConfigurationError(found["error"])
+    return json.dumps(found["entries"])

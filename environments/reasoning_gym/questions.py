@@ -18,9 +18,11 @@ from environments.reasoning_gym.steps.rush_hour import RushHour
 FORM = "Give the final answer, and nothing else, between <answer> and </answer>."
 
 
-def payload_of(entry: Mapping[str, Any], level: int | None) -> dict[str, Any]:
-    """The state of a task: the entry, the level it was asked for, and what generated it."""
-    return {**entry, "level": level, "generator": f"reasoning-gym {VERSION}"}
+def tasks_of(environment: str, dataset: str, level: int | None, seed: int, count: int) -> list[Task]:
+    """Tasks of a dataset: the state of each is an entry, the level it was asked for, and what generated it."""
+    of_all = {"level": level, "generator": f"reasoning-gym {VERSION}"}
+    found = library.entries(dataset, level=level, seed=seed, count=count)
+    return [Task.create(environment, {**entry, **of_all}) for entry in found]
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Questions:
 
     def generate(self, seed: int, count: int) -> list[Task]:
         """Return `count` tasks by the dataset's own defaults."""
-        return self._tasks(None, seed, count)
+        return tasks_of(self.id, self.dataset, None, seed, count)
 
     def make(self, *, max_turns: int = 1) -> Question:
         """Make an environment; the one turn there is ends the episode."""
@@ -59,10 +61,6 @@ class Questions:
         """There is no weak demonstrator."""
         return None
 
-    def _tasks(self, level: int | None, seed: int, count: int) -> list[Task]:
-        found = library.entries(self.dataset, level=level, seed=seed, count=count)
-        return [Task.create(self.id, payload_of(entry, level)) for entry in found]
-
 
 @dataclass(frozen=True)
 class GradedQuestions(Questions):
@@ -73,7 +71,7 @@ class GradedQuestions(Questions):
         return LEVELS[self.dataset]
 
     def generate_level(self, level: int, seed: int, count: int) -> list[Task]:
-        return self._tasks(level, seed, count)
+        return tasks_of(self.id, self.dataset, level, seed, count)
 
     def level_of(self, task: Task) -> int | None:
         return task.payload["level"]

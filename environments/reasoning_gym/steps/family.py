@@ -9,9 +9,8 @@ from typing import Any
 
 from driftline.environment import Message, Placement, Snapshot, StepResult, Task
 from driftline.errors import EnvironmentFailed
-from environments.reasoning_gym import library
 from environments.reasoning_gym.datasets import LEVELS
-from environments.reasoning_gym.questions import payload_of
+from environments.reasoning_gym.questions import tasks_of
 from environments.reasoning_gym.scoring import answer_in
 from environments.reasoning_gym.steps.hanoi import Hanoi
 from environments.reasoning_gym.steps.maze import Maze
@@ -47,11 +46,11 @@ class Steps:
 
     def generate(self, seed: int, count: int) -> list[Task]:
         """Return `count` tasks by the dataset's own defaults."""
-        return self._tasks(None, seed, count)
+        return tasks_of(self.id, self.dataset, None, seed, count)
 
     def generate_level(self, level: int, seed: int, count: int) -> list[Task]:
         """Return `count` tasks of a level of the dataset's curriculum."""
-        return self._tasks(level, seed, count)
+        return tasks_of(self.id, self.dataset, level, seed, count)
 
     def level_of(self, task: Task) -> int | None:
         return task.payload["level"]
@@ -67,10 +66,6 @@ class Steps:
     def demonstrate(self, task: Task, rng: Random) -> Sequence[str] | None:
         """There is no weak demonstrator."""
         return None
-
-    def _tasks(self, level: int | None, seed: int, count: int) -> list[Task]:
-        found = library.entries(self.dataset, level=level, seed=seed, count=count)
-        return [Task.create(self.id, payload_of(entry, level)) for entry in found]
 
 
 class Puzzle:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from environments.reasoning_gym.steps.rules import shortest
@@ -14,6 +14,8 @@ SIZE = 6
 EXIT = 2 * SIZE + SIZE - 2
 """Where the first square of the first car is when the game is won."""
 FREE, WALL = "o", "x"
+BOARDS_KEPT = 1024
+"""Boards that are read once, and solved once."""
 MOVE = re.compile(r"([A-Z])([+-])([1-9])")
 
 Positions = tuple[int, ...]
@@ -80,7 +82,7 @@ class RushHour:
         return tuple(int(one) for one in value)
 
 
-@cache
+@lru_cache(BOARDS_KEPT)
 def _read(config: str) -> tuple[Layout, Positions]:
     """The layout of a board of 36 letters, and where the vehicles are at first."""
     places: dict[str, list[int]] = {}
@@ -120,7 +122,7 @@ def _slides(
         yield (*state[:which], first, *state[which + 1 :])
 
 
-@cache
+@lru_cache(BOARDS_KEPT)
 def _solution(config: str) -> tuple[str, ...]:
     layout, start = _read(config)
 

@@ -5,17 +5,13 @@
             self._tools = Toolbox(self.read)
 
         async def read(self, path: str, first_line: int = 1) -> str:
-            """Read a file.
-
-Args:
-                path: Where it is.
-                first_line: Counted from 1.
-            """
+            """Read a file, from a line on."""
 
         async def step(self, action: str) -> StepResult:
             return StepResult(await self._tools.answer(action))
 
-`Toolbox.schemas` is what chat templates take for `tools`. A call is read in the form that most open models write:
+`Toolbox.schemas` is what chat templates take for `tools`, with what a docstring says of arguments under `Args:`. A
+call is read in the form that most open models write:
 
     <tool_call>{"name": "read", "arguments": {"path": "a.py"}}</tool_call>
 

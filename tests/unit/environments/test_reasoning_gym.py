@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import random
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,14 @@ def test_the_table_is_what_the_library_has() -> None:
         attributes = factory.CURRICULA[dataset]().attributes.values() if dataset in factory.CURRICULA else ()
         most = max((len(one.levels) for one in attributes), default=0)
         assert levels == most - len(REFUSED.get(dataset, ())), dataset
+
+
+def test_the_global_random_state_is_left_alone_whatever_the_hash_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    before = random.getstate()
+    first = library.entries("list_functions", level=None, seed=5, count=2)
+    assert random.getstate() == before
+    assert len({entry["question"] for entry in first}) == 2
 
 
 def test_levels_that_a_dataset_refuses_are_the_ones_passed_over() -> None:

@@ -1,23 +1,21 @@
 """The check that nothing depends on PYTHONHASHSEED: two processes with different seeds play the same.
 
-python -m driftline.environment.checks.hash_seed < names.json > records.json      (what each of them runs)
+What each of them runs is `hash_seed_child`.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from driftline.environment.apart import run_apart
 from driftline.environment.checks.findings import Broken, Case, ensure, first_difference, short
+from driftline.errors import EnvironmentFailed
 
 SEEDS = ("1", "2")
 START_S = 120.0
 FAMILY_S = 60.0
+"""Beside the start, for each family."""
 MODULE = "driftline.environment.checks.hash_seed_child"
 
 Records = Mapping[str, Any]
@@ -30,23 +28,12 @@ def play_under_seeds(names: Sequence[str], *, seed: int, tasks: int, deadline_s:
     Raises:
         Broken: A process failed, or took too long.
     """
-    request = json.dumps({"names": list(names), "seed": seed, "tasks": tasks, "deadline_s": deadline_s})
-    return tuple(_play_under(hash_seed, request, START_S + FAMILY_S * len(names)) for hash_seed in SEEDS)
-
-
-def _play_under(hash_seed: str, request: str, timeout_s: float) -> Records:
-    paths = [str(Path.cwd()), *(path for path in sys.path if path)]
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+    request = {"names": list(names), "seed": seed, "tasks": tasks, "deadline_s": deadline_s}
+    timeout_s = START_S + FAMILY_S * len(names)
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", MODULE], input=request, env=environment, capture_output=True, text=True,
-            timeout=timeout_s, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise Broken(f"a process that plays the tasks has not ended within {timeout_s:g} s") from None
-    if done.returncode:
-        raise Broken(f"a process that plays the tasks ended with {done.returncode}: {done.stderr.strip()[-400:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+        return tuple(run_apart(MODULE, request, hash_seed=one, timeout_s=timeout_s) for one in SEEDS)
+    except EnvironmentFailed as error:
+        raise Broken(f"a process that plays the tasks: {error}") from None
 
 
 def hash_seed(case: Case, records: Sequence[Records]) -> None:
