@@ -52,7 +52,6 @@ class Guessing:
                     break
                 if asked["type"] == "reset":
                     target = str(asked["data"]["seed"] % 10)
-                    await socket.ping()
                 if self.fault == "late" and asked["type"] == "step":
                     await self.answer_late.wait()
                 answer = self.answer(asked, target)
@@ -64,6 +63,8 @@ class Guessing:
                     await socket.send_json(answer)
                 else:
                     break
+                if asked["type"] == "reset":  # after the answer: nobody waits for another
+                    await socket.ping()
         finally:
             self.open -= 1
             await socket.close()
