@@ -27,7 +27,7 @@ from typing import Any
 
 from benchmarks.against_trl_driftline import GROUP_SIZE, GROUPS, WAITING
 from benchmarks.figures import add_json_option, write
-from benchmarks.local_run import WarmEngine, begin, host_engine, play, train
+from benchmarks.local_run import WarmEngine, base_model, begin, host_engine, play, train
 from driftline.params import RunParameters, settings
 from driftline.records import StepRecord
 from driftline.rollout.bootstrap import read_run
@@ -78,7 +78,10 @@ async def run_arm(
 ) -> dict[str, Any]:
     """Run an arm to its end, and evaluate its last policy."""
     params, name = parameters(arm, seed, steps), f"{arm}-s{seed}"
-    await begin(params, name, seaweed.store(180.0), folder)
+    store = seaweed.store(180.0)
+    # Its demonstrations are of the game without waits.
+    model = await base_model(RunParameters(seed=seed), store, folder)
+    await begin(params, name, store, folder, model=model)
     found = await asyncio.to_thread(read_run, name, settings())
     engine = await warm.serving(found)
     async with asyncio.timeout(ARM_DEADLINE_S), asyncio.TaskGroup() as group:
