@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +14,8 @@ from infra.layout import StackState
 LOOK_S = 2.0
 PATIENCE_S = 60.0
 """How long a server that is busy or restarts is asked again."""
+MOST = 200
+"""Tasks that are looked at, and flow runs."""
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "CRASHED")
 
 
@@ -59,11 +61,16 @@ def run_deployment(
         raise StackError(f"{deployment} did not complete: flow run {now['name']} is {now['state_name']}: {message}")
 
 
-def _begun(api: str, run: str) -> Iterator[str]:
-    """Names of the run's tasks that have begun, in their order."""
-    query = {"task_runs": {"flow_run_id": {"any_": [run]}}, "sort": "EXPECTED_START_TIME_ASC", "limit": 200}
-    rows: list[dict[str, Any]] = web.send("POST", f"{api}/task_runs/filter", query, patience_s=PATIENCE_S)
-    return (row["name"] for row in rows if row["start_time"] is not None)
+def _begun(api: str, run: str) -> list[str]:
+    """Names of the run's tasks and of its own flow runs that have begun, in their order."""
+    of_run = {"task_runs": {"flow_run_id": {"any_": [run]}}, "limit": MOST}
+    tasks: list[dict[str, Any]] = web.send("POST", f"{api}/task_runs/filter", of_run, patience_s=PATIENCE_S)
+    children = {"flow_runs": {"parent_flow_run_id": {"any_": [run]}}, "limit": MOST}
+    flows: list[dict[str, Any]] = web.send("POST", f"{api}/flow_runs/filter", children, patience_s=PATIENCE_S)
+    # In its parent a flow run is a task as well, with a name that says nothing.
+    stand_ins = {flow["parent_task_run_id"] for flow in flows}
+    begun = [row for row in (*tasks, *flows) if row["start_time"] is not None and row["id"] not in stand_ins]
+    return [row["name"] for row in sorted(begun, key=lambda row: row["start_time"])]
 
 
 def _clock(seconds: float) -> str:

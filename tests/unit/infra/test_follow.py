@@ -26,6 +26,8 @@ class Server:
     made: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     refusals: int = 0
     """Creations that are answered 503."""
+    children: list[str] = field(default_factory=list[str])
+    """Tasks that stand for flow runs."""
     _look: int = -1
 
     def answer(self, method: str, path: str, document: Any) -> Any:
@@ -41,10 +43,20 @@ class Server:
             kind = self.looks[self._look][0]
             state = {"message": "out of road"}
             return {"name": "brave-otter", "state_type": kind, "state_name": kind.title(), "state": state}
+        if path == "/api/flow_runs/filter":
+            assert document["flow_runs"] == {"parent_flow_run_id": {"any_": ["r1"]}}
+            return [{"id": f"f{one}", "parent_task_run_id": one, **begun(f"cell of {one}")} for one in self.children]
         assert (method, path) == ("POST", "/api/task_runs/filter")
         assert document["task_runs"] == {"flow_run_id": {"any_": ["r1"]}}
-        begun = [{"name": name, "start_time": "2026-01-01T00:00:00Z"} for name in self.looks[self._look][1]]
-        return [*begun, {"name": "not begun", "start_time": None}]
+        names = [*self.looks[self._look][1], *self.children]
+        return [
+            *({"id": name, **begun(name)} for name in names),
+            {"id": "x", "name": "not begun", "start_time": None},
+        ]
+
+
+def begun(name: str) -> dict[str, Any]:
+    return {"name": name, "start_time": "2026-01-01T00:00:00Z"}
 
 
 @pytest.fixture
@@ -92,6 +104,11 @@ def test_each_task_and_each_progress_is_told_once_in_order(server: Server) -> No
     ]
     told = _run(server, progress=iter([None, None, "step 1 of 2", "step 1 of 2", "step 2 of 2"]))
     assert told == ["base policy", "train", "step 1 of 2", "report", "step 2 of 2"]
+
+
+def test_a_flow_run_is_told_by_its_own_name(server: Server) -> None:
+    server.looks, server.children = [("COMPLETED", ["train"])], ["purple-orca"]
+    assert _run(server) == ["train", "cell of purple-orca"]
 
 
 def test_a_busy_server_is_asked_again_for_the_same_run(server: Server) -> None:
