@@ -98,3 +98,18 @@ async def test_a_run_from_tasks_to_a_registered_policy(workers: None, mlflow: Ml
     assert len(mlflow.search_model_versions("name = 'flows-test'")) == 1
     assert mlflow.get_run(description.mlflow_run).info.status == "FINISHED"
     assert store.describe().parameters == PARAMETERS.model_dump(mode="json")
+
+
+@pytest.mark.slow
+async def test_a_run_of_several_environments(workers: None, mlflow: MlflowClient):
+    """From the base policy to the evaluation, each environment is played by its own family."""
+    both = "pointer_chase/v1 + tests.support.environments:QuickDice"
+    sections = {"environment": {"id": both, "task_set": "flows-mixture", "train_tasks": 32, "held_out_tasks": 4}}
+    run = await post_training(params=RunParameters.model_validate(PARAMETERS.model_dump() | sections))
+    store = run_store(run)
+    assert store.read_head()[0].state == "finished"
+    assert [found.invalid for found in store.evaluations()] == [0, 0]
+    played = {member.environment for group in store.new_groups() for member in group.trajectories}
+    assert played == {"pointer_chase/v1", "quick-dice/v1"}
+    held_out = tasksets.load(shared_store(), "flows-mixture-held-out", store.describe().held_out_task_set)
+    assert sorted(task.environment for task in held_out) == ["pointer_chase/v1"] * 2 + ["quick-dice/v1"] * 2
