@@ -255,7 +255,7 @@ async def carry_out_arms(given: argparse.Namespace, choice: Choice, done: dict[s
 
 def main() -> None:
     """Run the arms that lack, print the table, draw the plots."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", force=True)
     for noisy in ("driftline", "botocore", "vllm"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])

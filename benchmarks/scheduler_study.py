@@ -161,7 +161,7 @@ async def carry_out(given: argparse.Namespace, done: dict[str, Any]) -> None:
 
 def main() -> None:
     """Run the arms that lack, and print the table."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", force=True)
     for noisy in ("driftline", "botocore", "vllm"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
