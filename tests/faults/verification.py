@@ -184,7 +184,8 @@ def _check_begun(found: Findings, run_store: RunStore, ended: set[int], due_befo
     prefix = keys.claim(run_store.run, 0).rpartition("/")[0] + "/"
     for info in run_store.store.list(prefix):
         claim = decode(Claim, run_store.store.get(info.key).body, key=info.key)
-        if claim.group not in ended and claim.group < due_before and claim.expires_unix < ready - 2 * SETTLED_S:
+        over_since = claim.expires_unix or info.modified_unix  # A claim that was given back says no time.
+        if claim.group not in ended and claim.group < due_before and over_since < ready - 2 * SETTLED_S:
             found.groups_lost += 1
             found.notes.append(f"group {claim.group} was begun by {claim.cell} and never finished")
 
