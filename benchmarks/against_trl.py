@@ -39,7 +39,6 @@ import asyncio
 import json
 import logging
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -49,7 +48,7 @@ from typing import Any
 
 from benchmarks import against_trl_driftline as driftline
 from benchmarks.against_trl_table import code_lines, step_seconds, summarise, table
-from benchmarks.figures import add_json_option, write
+from benchmarks.figures import add_json_option, log_progress, write
 from benchmarks.local_run import base_model, host_engine
 from benchmarks.trl import weights_name
 from driftline.params import RunParameters, settings
@@ -310,9 +309,7 @@ async def carry_out(given: argparse.Namespace, choice: Choice, done: dict[str, A
 
 def main() -> None:
     """Play the arms that lack, and print the table."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", force=True)
-    for noisy in ("driftline", "botocore", "vllm"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+    log_progress()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
     parser.add_argument(

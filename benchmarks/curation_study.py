@@ -20,7 +20,6 @@ import argparse
 import asyncio
 import json
 import logging
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.curation_table import plot, summarise, table
-from benchmarks.figures import add_json_option, write
+from benchmarks.figures import add_json_option, log_progress, write
 from benchmarks.local_run import WarmEngine, begin, host_engine, play, train
 from driftline.environment import GradedFamily, Task, TaskFamily, resolve
 from driftline.params import RunParameters, Settings, settings
@@ -255,9 +254,7 @@ async def carry_out_arms(given: argparse.Namespace, choice: Choice, done: dict[s
 
 def main() -> None:
     """Run the arms that lack, print the table, draw the plots."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", force=True)
-    for noisy in ("driftline", "botocore", "vllm"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+    log_progress()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=40)

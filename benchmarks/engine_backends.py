@@ -15,13 +15,12 @@ import asyncio
 import logging
 import os
 import statistics
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import add_json_option, tell
+from benchmarks.figures import add_json_option, log_progress, tell
 from benchmarks.ladder_bound import TOKENS, long_requests, without_tools
 from benchmarks.local_run import base_model, host_engine
 from driftline.engine.making import make_engines
@@ -113,9 +112,7 @@ def ratios(kept: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, Any]:
 
 def main() -> None:
     """Compare, and print the figures."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", force=True)
-    for noisy in ("driftline", "botocore", "vllm"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+    log_progress()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--cpus", type=int, nargs="+", default=[0, 1], help="processors of all processes")

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 from pathlib import Path
 from typing import Any
+
+
+def log_progress() -> None:
+    """Log a benchmark's own progress on stderr, and of everything else errors alone."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", force=True)
+    for noisy in ("driftline", "botocore", "vllm"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:

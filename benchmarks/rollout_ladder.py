@@ -32,7 +32,6 @@ import json
 import logging
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -40,7 +39,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import add_json_option, write
+from benchmarks.figures import add_json_option, log_progress, write
 from benchmarks.ladder_baselines import Barrier, Batches, Delivered, Interval, Lockstep
 from benchmarks.ladder_bound import Bound, measure_bound
 from benchmarks.ladder_free import Taker, collected
@@ -337,9 +336,7 @@ def train_seconds(found: Mapping[str, Any]) -> float:
 
 def main() -> None:
     """Play the arms that lack, print the table, draw the timelines."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", force=True)
-    for noisy in ("driftline", "botocore", "vllm"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+    log_progress()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--traces", nargs="+", default=["published_tail", "pointer_chase"])
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)

@@ -18,7 +18,6 @@ import asyncio
 import json
 import logging
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.against_trl_driftline import GROUP_SIZE, GROUPS, WAITING
-from benchmarks.figures import add_json_option, write
+from benchmarks.figures import add_json_option, log_progress, write
 from benchmarks.local_run import WarmEngine, base_model, begin, host_engine, play, train
 from driftline.params import RunParameters, settings
 from driftline.records import StepRecord
@@ -161,9 +160,7 @@ async def carry_out(given: argparse.Namespace, done: dict[str, Any]) -> None:
 
 def main() -> None:
     """Run the arms that lack, and print the table."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", force=True)
-    for noisy in ("driftline", "botocore", "vllm"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+    log_progress()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=40)

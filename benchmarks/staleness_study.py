@@ -16,7 +16,6 @@ import argparse
 import asyncio
 import json
 import logging
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import add_json_option, write
+from benchmarks.figures import add_json_option, log_progress, write
 from benchmarks.local_run import WarmEngine, begin, host_engine, play, train
 from benchmarks.staleness_table import plot, summarise, table
 from driftline.params import AdmissionParameters, RunParameters, Settings, settings
@@ -221,9 +220,7 @@ async def carry_out(given: argparse.Namespace, done: dict[str, Any]) -> None:
 
 def main() -> None:
     """Run the arms that lack, print the table, draw the plots."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", force=True)
-    for noisy in ("driftline", "botocore", "vllm"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+    log_progress()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--arms", nargs="+", default=[], help="names of arms, such as admission-4; all without")
