@@ -10,13 +10,13 @@ from mlflow import MlflowClient
 from prefect.client.orchestration import get_client
 
 from driftline.errors import EnvironmentFailed
-from driftline.params import settings
 from driftline.store import tasksets
 from driftline.tracking.datasets import EXPERIMENT
 from environments.pointer_chase import PointerChase
 from flows.environment_refresh import environment_refresh
 from tasks.refresh_plan import RefreshParameters
 from tasks.stores import shared_store
+from tests.support.local_mlflow import local_mlflow
 
 NAME = "flow-refresh"
 OPTIONS = RefreshParameters.model_validate({"proposals": 40, "window": 20})
@@ -31,12 +31,7 @@ pytestmark = [
 
 @pytest.fixture
 def mlflow(surroundings: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MlflowClient:
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    monkeypatch.setenv("DRIFTLINE_MLFLOW_URI", uri)
-    settings.cache_clear()
-    found = MlflowClient(tracking_uri=uri, registry_uri=uri)
-    found.create_experiment(EXPERIMENT, artifact_location=(tmp_path / "artifacts").as_uri())
-    return found
+    return local_mlflow(tmp_path, monkeypatch, EXPERIMENT)
 
 
 async def test_a_refresh_publishes_reports_and_registers(mlflow: MlflowClient):

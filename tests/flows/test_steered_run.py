@@ -8,12 +8,13 @@ import pytest
 from mlflow import MlflowClient
 from prefect.client.orchestration import PrefectClient
 
-from driftline.params import RunParameters, settings
+from driftline.params import RunParameters
 from driftline.tracking import metrics
 from driftline.training.steering import Steering
 from flows.post_training import post_training
 from tasks.stores import run_store
 from tests.support.deployments import serving
+from tests.support.local_mlflow import local_mlflow
 
 NAME = "steered-run"
 STEPS, PER_STEP = 16, 2
@@ -46,12 +47,7 @@ pytestmark = [
 
 @pytest.fixture
 def mlflow(surroundings: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MlflowClient:
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    monkeypatch.setenv("DRIFTLINE_MLFLOW_URI", uri)
-    settings.cache_clear()
-    found = MlflowClient(tracking_uri=uri, registry_uri=uri)
-    found.create_experiment(NAME, artifact_location=(tmp_path / "artifacts").as_uri())
-    return found
+    return local_mlflow(tmp_path, monkeypatch, NAME)
 
 
 async def test_the_controller_sets_the_lead_within_its_bounds_and_says_so(
