@@ -50,6 +50,7 @@ from benchmarks import against_trl_driftline as driftline
 from benchmarks.against_trl_table import code_lines, step_seconds, summarise, table
 from benchmarks.figures import add_json_option, log_progress, write
 from benchmarks.local_run import base_model, host_engine
+from benchmarks.state import State, add_state_option, open_state
 from benchmarks.trl import weights_name
 from driftline.params import RunParameters, settings
 from driftline.process import supervise
@@ -285,26 +286,32 @@ def lines_by_arm(choice: Choice) -> dict[str, int]:
     return found
 
 
-async def carry_out(given: argparse.Namespace, choice: Choice, done: dict[str, Any]) -> None:
+async def carry_out(state: State, given: argparse.Namespace, choice: Choice) -> None:
     """Play what is not done yet: all arms of a seed in turn, without and then with tool waits."""
-    inherited, run = dict(os.environ), int(time.time())
+    places = {f"{arm}/{'20ms' if waits else 'instant'}": (arm, waits) for waits in given.waits for arm in given.arms}
+    missing, run = state.missing(places, given.seeds), int(time.time())
+    if not missing:
+        return
+    inherited = dict(os.environ)
     python = await asyncio.to_thread(make_environment, given.venv.absolute())
     os.sched_setaffinity(0, given.cpus)
     with tempfile.TemporaryDirectory(prefix="driftline-against-trl-") as name, running_seaweed(Path(name)) as seaweed:
         host_engine(DEFAULTS.engine, seaweed, Path(name))
         comparison = Comparison(seaweed, Path(name), choice, python, inherited)
-        for seed, waits, arm in [(s, w, a) for s in given.seeds for w in given.waits for a in given.arms]:
-            place = f"{arm}/{'20ms' if waits else 'instant'}"
-            if f"{place}/{seed}" in done["results"]:
-                continue
-            if arm in PLAYERS and place not in done["threads"]:
-                done["threads"][place] = given.threads or await comparison.try_threads(arm, seed, waits=waits)
-            began = time.monotonic()
-            found = await comparison.play(arm, seed, done["threads"].get(place, 1), waits=waits)
-            done["results"][f"{place}/{seed}"] = found | {"run": run}
-            write(done, given.state)
-            shown = step_seconds(found), list(found["held_out"].values())[-1:]
-            log.info("%s, seed %d (%.0f s): %.3f s a step, success %s", place, seed, time.monotonic() - began, *shown)
+
+        async def play(place: str, seed: int) -> dict[str, Any]:
+            arm, waits = places[place]
+            threads = state.document["threads"]
+            if arm in PLAYERS and place not in threads:
+                threads[place] = given.threads or await comparison.try_threads(arm, seed, waits=waits)
+            return await comparison.play(arm, seed, threads.get(place, 1), waits=waits) | {"run": run}
+
+        await state.add(missing, play, shown)
+
+
+def shown(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the log tells of an arm."""
+    return {"seconds a step": step_seconds(found), "last success": list(found["held_out"].values())[-1:]}
 
 
 def main() -> None:
@@ -323,19 +330,15 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="of TRL; 0 tries one and two")
     parser.add_argument("--cpus", type=int, nargs="+", default=[0, 1], help="processors of every arm")
     parser.add_argument("--venv", type=Path, default=VENV, help="TRL's environment, made where it lacks")
-    parser.add_argument("--state", type=Path, default=Path("against-trl.json"), help="results so far")
+    add_state_option(parser, "against-trl.json")
     add_json_option(parser)
     given = parser.parse_args()
     choice = Choice(given.steps, given.learning_rate, given.target, given.evaluate_every)
-    done: dict[str, Any] = {"choice": asdict(choice), "threads": {}, "results": {}}
-    if given.state.exists():
-        done = json.loads(given.state.read_text())
-        if done["choice"] != asdict(choice):
-            parser.error(f"{given.state} holds results with {done['choice']}: choose the same, or another file")
-    asyncio.run(carry_out(given, choice, done))
-    rows = summarise(list(done["results"].values()), lines_by_arm(choice), choice.target)
+    state = open_state(parser, given.state, {"choice": asdict(choice)}, "threads", "results")
+    asyncio.run(carry_out(state, given, choice))
+    rows = summarise(list(state.results.values()), lines_by_arm(choice), choice.target)
     print(table(rows))
-    write({"choice": asdict(choice), "threads": done["threads"], "arms": rows}, given.json)
+    write({"choice": asdict(choice), "threads": state.document["threads"], "arms": rows}, given.json)
 
 
 if __name__ == "__main__":

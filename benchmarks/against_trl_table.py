@@ -9,6 +9,8 @@ import tokenize
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.figures import cell, markdown_table
+
 SKIPPED_STEPS = 2
 """First steps that do not count in seconds a step: what is computed for the first time costs more."""
 COLUMNS = (
@@ -91,9 +93,7 @@ def _paired(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as a Markdown table."""
-    lines = [" | ".join(title for title, _ in COLUMNS), " | ".join("---" for _ in COLUMNS)]
-    lines += [" | ".join(_cell(row[key]) for _, key in COLUMNS) for row in rows]
-    return "\n".join(f"| {line} |" for line in lines)
+    return markdown_table(COLUMNS, rows, _cell)
 
 
 def code_lines(source: str) -> int:
@@ -113,6 +113,4 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, list):
-        return str(len(value))
-    return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+    return str(len(value)) if isinstance(value, list) else cell(value)

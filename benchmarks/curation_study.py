@@ -18,9 +18,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -30,24 +28,21 @@ from typing import Any
 
 from benchmarks.curation_table import plot, summarise, table
 from benchmarks.figures import add_json_option, log_progress, write
-from benchmarks.local_run import WarmEngine, begin, host_engine, play, train
+from benchmarks.state import State, add_state_option, open_state
+from benchmarks.warm_runs import ENGINE_CPU, TRAINER_CPU, WarmRuns, warm_runs
 from driftline.environment import GradedFamily, Task, TaskFamily, resolve
-from driftline.params import RunParameters, Settings, settings
+from driftline.errors import DriftlineError
+from driftline.params import RunParameters
 from driftline.records import StepRecord
 from driftline.refresh.proposing import window_seed
-from driftline.rollout.background import cancel_and_wait
-from driftline.rollout.bootstrap import Surroundings, read_run
-from driftline.rollout.evaluate import evaluate
+from driftline.rollout.bootstrap import Surroundings
 from driftline.store import tasksets
 from driftline.store.probes import ProbeRequest
-from driftline.store.protocol import ObjectStore
 from driftline.tracking import metrics
-from driftline.tracking.sink import NullSink
 from tasks.refresh import Proposal, training_seed
 from tasks.refresh_plan import RefreshParameters, pinned_plan
 from tasks.refresh_stages import HELD_OUT_SEED
 from tasks.refreshing import carry_out
-from tests.support.seaweed import Seaweed, running_seaweed
 
 log = logging.getLogger("curation-study")
 
@@ -57,8 +52,6 @@ GROUPS_A_STEP = 16
 GROUP_SIZE = 8
 TRAIN_TASKS = 1024
 HELD_OUT_TASKS = 256
-PROCESSORS = (0, 1)
-"""Of the engine, and of the trainer."""
 ARM_DEADLINE_S = 3600.0
 LOOK_S = 0.5
 
@@ -95,8 +88,8 @@ def parameters(arm: str, seed: int, choice: Choice) -> RunParameters:
             },
             "rollout": {"groups_per_step": GROUPS_A_STEP, "group_size": GROUP_SIZE},
             "overlap": {"lead_groups": choice.lead_groups},
-            "engine": {"cpus": PROCESSORS[:1]},
-            "training": {"steps": choice.steps, "cpus": PROCESSORS[1:], "learning_rate": choice.learning_rate},
+            "engine": {"cpus": (ENGINE_CPU,)},
+            "training": {"steps": choice.steps, "cpus": (TRAINER_CPU,), "learning_rate": choice.learning_rate},
             "tracking": {"traces_every_steps": 0},
         }
     )  # fmt: skip
@@ -137,63 +130,47 @@ def first_version(family: TaskFamily, seed: int, choice: Choice) -> Proposal:
     return Proposal(family.id, tuple(task for task in drawn if task.id not in taken), tuple(held_out), seed)
 
 
-class Study:
-    """Runs arms on one warm engine."""
+async def run_arm(runs: WarmRuns, arm: str, seed: int, choice: Choice) -> dict[str, Any]:
+    """Run an arm to its end, and evaluate its versions."""
+    family = resolve(ENVIRONMENT)
+    proposal = first_version(family, seed, choice)
+    found = await runs.begin(parameters(arm, seed, choice), f"{arm}-s{seed}", proposal=proposal)
+    async with asyncio.TaskGroup() as group:
+        beside = [group.create_task(keep_refreshing(family, found, seed, choice))] if arm == "curated" else []
+        await runs.finish(found, deadline_s=ARM_DEADLINE_S)
+        for task in beside:
+            task.cancel()
+    versions = sorted({*range(0, choice.steps + 1, choice.evaluate_every), choice.steps})
+    held_out = await runs.held_out_success(found, versions)
+    records = await asyncio.to_thread(found.run_store.steps)
+    taken_up = (await asyncio.to_thread(found.run_store.read_head))[0].task_sets
+    return figures_of(arm, seed, records, held_out) | {"versions": [list(pair) for pair in taken_up]}
 
-    def __init__(self, seaweed: Seaweed, folder: Path, choice: Choice) -> None:
-        self._store: ObjectStore = seaweed.store(180.0)
-        self._settings: Settings = settings()
-        self._folder = folder
-        self._choice = choice
-        self._engine = WarmEngine()
 
-    async def close(self) -> None:
-        """End the engine."""
-        await self._engine.close()
-
-    async def run(self, arm: str, seed: int, name: str) -> dict[str, Any]:
-        """Run an arm to its end, and evaluate its versions."""
-        params, choice = parameters(arm, seed, self._choice), self._choice
-        family = resolve(ENVIRONMENT)
-        await begin(params, name, self._store, self._folder, proposal=first_version(family, seed, choice))
-        found = await asyncio.to_thread(read_run, name, self._settings)
-        engine = await self._engine.serving(found)
-        refreshing = asyncio.create_task(self._refresh(family, found, seed)) if arm == "curated" else None
+async def keep_refreshing(family: TaskFamily, found: Surroundings, seed: int, choice: Choice) -> None:
+    """Refresh the run's task set every so many steps, until it is cancelled; one that fails waits for the next."""
+    run_store, environment = found.run_store, found.parameters.environment
+    after = choice.refresh_every
+    while True:
+        head, _ = await asyncio.to_thread(run_store.read_head)
+        if head.step < after:
+            await asyncio.sleep(LOOK_S)
+            continue
+        began, after = time.monotonic(), head.step + choice.refresh_every
+        plan = await asyncio.to_thread(
+            pinned_plan, run_store.store, family, environment.task_set, seed=1000 * seed + head.step,
+            size=environment.train_tasks, held_out_tasks=HELD_OUT_TASKS, options=options(choice), run=run_store.run,
+        )  # fmt: skip
         try:
-            async with asyncio.timeout(ARM_DEADLINE_S), asyncio.TaskGroup() as group:
-                group.create_task(train(name, self._folder, PROCESSORS[1], "driftline.training.entry"))
-                group.create_task(play(found, engine))
-        finally:
-            if refreshing is not None:
-                await cancel_and_wait([refreshing])
-        versions = sorted({*range(0, choice.steps + 1, choice.evaluate_every), choice.steps})
-        results = await evaluate(found, engine, NullSink(), versions)
-        records = await asyncio.to_thread(found.run_store.steps)
-        held_out = {result.version: result.success for result in results}
-        taken_up = (await asyncio.to_thread(found.run_store.read_head))[0].task_sets
-        return figures_of(arm, seed, records, held_out) | {"versions": [list(pair) for pair in taken_up]}
-
-    async def _refresh(self, family: TaskFamily, found: Surroundings, seed: int) -> None:
-        """Refresh the run's task set every so many steps, as long as it goes on. What fails is only logged."""
-        choice, run_store, environment = self._choice, found.run_store, found.parameters.environment
-        after = choice.refresh_every
-        while True:
-            head, _ = await asyncio.to_thread(run_store.read_head)
-            if head.step < after:
-                await asyncio.sleep(LOOK_S)
-                continue
-            began, after = time.monotonic(), head.step + choice.refresh_every
-            plan = await asyncio.to_thread(
-                pinned_plan, self._store, family, environment.task_set, seed=1000 * seed + head.step,
-                size=environment.train_tasks, held_out_tasks=HELD_OUT_TASKS, options=options(choice),
-                run=run_store.run,
-            )  # fmt: skip
-            published = await carry_out(self._store, family, plan, _leave)
-            manifest = await asyncio.to_thread(tasksets.manifest, self._store, published.name, published.version)
-            log.info(
-                "step %d: version %s in %.1f s, pools %s, levels %s",
-                head.step, published.version, time.monotonic() - began, dict(manifest.pools), plan.levels,
-            )  # fmt: skip
+            published = await carry_out(run_store.store, family, plan, _leave)
+        except DriftlineError:
+            log.exception("step %d: no version", head.step)
+            continue
+        manifest = await asyncio.to_thread(tasksets.manifest, run_store.store, published.name, published.version)
+        log.info(
+            "step %d: version %s in %.1f s, pools %s, levels %s",
+            head.step, published.version, time.monotonic() - began, dict(manifest.pools), plan.levels,
+        )  # fmt: skip
 
 
 async def _leave(request: ProbeRequest) -> None:
@@ -232,24 +209,13 @@ def figures_of(arm: str, seed: int, records: Sequence[StepRecord], held_out: dic
     }
 
 
-async def carry_out_arms(given: argparse.Namespace, choice: Choice, done: dict[str, Any]) -> None:
+async def carry_out_arms(state: State, seeds: Sequence[int], choice: Choice) -> None:
     """Run what is not done yet, one seed after the other."""
-    state: Path = given.state
-    left = [(seed, arm) for seed in given.seeds for arm in ARMS if f"{arm}/{seed}" not in done["results"]]
-    with tempfile.TemporaryDirectory(prefix="driftline-study-") as name, running_seaweed(Path(name)) as seaweed:
-        folder = Path(name)
-        host_engine(parameters("fixed", 0, choice).engine, seaweed, folder)
-        study = Study(seaweed, folder, choice)
-        try:
-            for number, (seed, arm) in enumerate(left):
-                began = time.monotonic()
-                found = await study.run(arm, seed, f"{arm}-s{seed}-{number}")
-                done["results"][f"{arm}/{seed}"] = found
-                write(done, state)
-                shown = {key: value for key, value in found.items() if key != "curve"}
-                log.info("%s, seed %d (%.0f s): %s", arm, seed, time.monotonic() - began, shown)
-        finally:
-            await study.close()
+    missing = state.missing(ARMS, seeds)
+    if not missing:
+        return
+    async with warm_runs(parameters("fixed", 0, choice).engine) as runs:
+        await state.add(missing, lambda arm, seed: run_arm(runs, arm, seed, choice))
 
 
 def main() -> None:
@@ -267,18 +233,14 @@ def main() -> None:
     parser.add_argument("--proposals", type=int, default=512, help="tasks proposed a refresh")
     parser.add_argument("--evaluate-every", type=int, default=2, help="steps between two evaluated versions")
     parser.add_argument("--warm-start-steps", type=int, default=400)
-    parser.add_argument("--state", type=Path, default=Path("curation-study.json"), help="results so far")
+    add_state_option(parser, "curation-study.json")
     parser.add_argument("--plots", type=Path, default=None, help="directory for the plots")
     add_json_option(parser)
     given = parser.parse_args()
     choice = Choice(**{name: getattr(given, name) for name in Choice.__dataclass_fields__})
-    done: dict[str, Any] = {"choice": asdict(choice), "results": {}}
-    if given.state.exists():
-        done = json.loads(given.state.read_text())
-        if done["choice"] != asdict(choice):
-            parser.error(f"{given.state} holds results with {done['choice']}: choose the same, or another file")
-    asyncio.run(carry_out_arms(given, choice, done))
-    results = list(done["results"].values())
+    state = open_state(parser, given.state, {"choice": asdict(choice)}, "results")
+    asyncio.run(carry_out_arms(state, given.seeds, choice))
+    results = list(state.results.values())
     rows = summarise(results)
     print(table(rows))
     write({"choice": asdict(choice), "targets": rows, "results": results}, given.json)

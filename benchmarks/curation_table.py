@@ -8,6 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from benchmarks.figures import markdown_table
+
 TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9)
 """Held-out successes that the arms are compared at, besides the one that the fixed arm ends with."""
 SMOOTHED = 3
@@ -71,10 +73,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as a Markdown table."""
     if not rows:
         return "no seed has both arms yet"
-    titles = list(rows[0])
-    lines = [" | ".join(titles), " | ".join("---" for _ in titles)]
-    lines += [" | ".join(_cell(row[title]) for title in titles) for row in rows]
-    return "\n".join(f"| {line} |" for line in lines)
+    return markdown_table(((title, title) for title in rows[0]), rows)
 
 
 def plot(results: Sequence[Mapping[str, Any]], directory: Path) -> None:
@@ -105,7 +104,3 @@ def plot(results: Sequence[Mapping[str, Any]], directory: Path) -> None:
 
 def _ratio(one: Mapping[str, float] | None, other: Mapping[str, float] | None, key: str) -> float | None:
     return other[key] / one[key] if one and other and one[key] else None
-
-
-def _cell(value: Any) -> str:
-    return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)

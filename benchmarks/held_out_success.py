@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.figures import add_json_option, write
+from benchmarks.figures import add_json_option, cell, markdown_table, write
 from driftline.params import settings
 from driftline.store.client import open_store
 from driftline.tracking.report import build_report, to_dict
@@ -54,16 +54,11 @@ def run_seed(seed: int, changes: dict[str, Any]) -> dict[str, Any]:
 
 def table(results: list[dict[str, Any]]) -> str:
     """The results as a Markdown table; of a distribution, its median or mean."""
-    lines = [" | ".join(title for title, _ in COLUMNS), " | ".join("---" for _ in COLUMNS)]
-    lines += [" | ".join(_cell(result[key]) for _, key in COLUMNS) for result in results]
-    return "\n".join(f"| {line} |" for line in lines)
+    return markdown_table(COLUMNS, results, _cell)
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, dict):
-        found = value.get("p50", value.get("mean"))
-        return _cell(found)
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    return cell(value.get("p50", value.get("mean")) if isinstance(value, dict) else value)
 
 
 def main() -> None:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.figures import markdown_table
+
 COLUMNS = (
     ("arm", "arm"),
     ("seconds", "wall_clock_s"),
@@ -58,9 +60,7 @@ def summarise(found: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as a Markdown table."""
-    lines = [" | ".join(title for title, _ in COLUMNS), " | ".join("---" for _ in COLUMNS)]
-    lines += [" | ".join(_cell(row[key]) for _, key in COLUMNS) for row in rows]
-    return "\n".join(f"| {line} |" for line in lines)
+    return markdown_table(COLUMNS, rows, _cell)
 
 
 def plot(pictures: Mapping[str, Sequence[tuple[float, float]]], path: Path) -> None:

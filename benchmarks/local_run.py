@@ -9,7 +9,6 @@ from pathlib import Path
 
 from driftline.engine.environment_variables import engine_environment
 from driftline.engine.protocol import Engine
-from driftline.engine.vllm_engine import VllmEngine
 from driftline.environment import resolve
 from driftline.params import EngineParameters, RunParameters, settings
 from driftline.process import supervise
@@ -66,28 +65,6 @@ async def play(found: Surroundings, engine: Engine) -> None:
         sink=NullSink(),
         on_progress=lambda event: None,
     )
-
-
-class WarmEngine:
-    """One engine that serves run after run of the same base policy."""
-
-    def __init__(self) -> None:
-        self._engine: VllmEngine | None = None
-
-    async def serving(self, found: Surroundings) -> VllmEngine:
-        """The engine, which serves that run from now on; the first call starts it."""
-        run = found.run_store.run
-        if self._engine is None:
-            self._engine = VllmEngine(found.parameters.engine, found.model_dir, run=run)
-            await self._engine.start()
-        else:
-            await self._engine.serve_run(run)
-        return self._engine
-
-    async def close(self) -> None:
-        """End it."""
-        if self._engine is not None:
-            await self._engine.close()
 
 
 async def train(run: str, folder: Path, cpu: int, *trainer: str) -> None:

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import os
 import statistics
@@ -45,6 +44,7 @@ from benchmarks.ladder_bound import Bound, measure_bound
 from benchmarks.ladder_free import Taker, collected
 from benchmarks.ladder_table import plot, summarise, table
 from benchmarks.local_run import base_model, host_engine
+from benchmarks.state import State, add_state_option, open_state
 from driftline.engine.protocol import Generation, GenerationRequest
 from driftline.engine.tokens import open_renderer
 from driftline.engine.vllm_engine import VllmEngine
@@ -292,7 +292,7 @@ def same_share(members: Sequence[Delivered], reference: Mapping[tuple[int, int],
     return sum(reference[one.group, one.member] == one.turns for one in members) / len(members)
 
 
-async def carry_out(given: argparse.Namespace, done: dict[str, Any]) -> None:
+async def carry_out(given: argparse.Namespace, state: State) -> None:
     """Play what is not done yet: a repeat of all arms after the other."""
     with tempfile.TemporaryDirectory(prefix="driftline-ladder-") as name, running_seaweed(Path(name)) as seaweed:
         host_engine(parameters("c", 0).engine, seaweed, Path(name))
@@ -300,14 +300,14 @@ async def carry_out(given: argparse.Namespace, done: dict[str, Any]) -> None:
         try:
             await ladder.begin()
             for trace in given.traces:
-                await play_trace(ladder, trace, given, done)
+                await play_trace(ladder, trace, given, state)
         finally:
             await ladder.close()
 
 
-async def play_trace(ladder: Ladder, trace: str, given: argparse.Namespace, done: dict[str, Any]) -> None:
+async def play_trace(ladder: Ladder, trace: str, given: argparse.Namespace, state: State) -> None:
     """All repeats of all arms over one trace, and the bound."""
-    found = done["traces"].setdefault(trace, {"arms": {}, "balanced": {}, "pictures": {}})
+    found = state.document["traces"].setdefault(trace, {"arms": {}, "balanced": {}, "pictures": {}})
     if "bound" not in found:
         await ladder.play("b", trace, 0.0)  # what is computed for the first time costs more
         found["bound"] = asdict(await ladder.bound(trace))
@@ -325,7 +325,7 @@ async def play_trace(ladder: Ladder, trace: str, given: argparse.Namespace, done
                 reference = reference or {(one.group, one.member): one.turns for one in outcome.members}
                 kept.append(figures_of(outcome, same_share(outcome.members, reference)))
                 found["pictures"].setdefault(arm, outcome.requests)
-                write(done, given.state)
+                state.save()
                 log.info("%s %s %d%s: %s", trace, arm, repeat, " balanced" if balanced else "", kept[-1])
 
 
@@ -343,22 +343,20 @@ def main() -> None:
     parser.add_argument("--balanced", nargs="*", default=["b", "c", "h", "i"], choices=ARMS)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--lead-batches", type=int, default=3, help="where the trainer takes no time")
-    parser.add_argument("--state", type=Path, default=Path("rollout-ladder.json"), help="results so far")
+    add_state_option(parser, "rollout-ladder.json")
     parser.add_argument("--plots", type=Path, default=None, help="directory for the timelines")
     add_json_option(parser)
     given = parser.parse_args()
-    done: dict[str, Any] = {"lead_batches": given.lead_batches, "slots": SLOTS, "traces": {}}
-    if given.state.exists():
-        done = json.loads(given.state.read_text())
-        if done["lead_batches"] != given.lead_batches:
-            parser.error(f"{given.state} holds results at a lead of {done['lead_batches']}: choose another file")
-    asyncio.run(carry_out(given, done))
-    rows = {trace: summarise(found) for trace, found in done["traces"].items()}
+    chosen = {"lead_batches": given.lead_batches, "slots": SLOTS}
+    state = open_state(parser, given.state, chosen, "traces")
+    asyncio.run(carry_out(given, state))
+    traces = state.document["traces"]
+    rows = {trace: summarise(found) for trace, found in traces.items()}
     for trace, arms in rows.items():
         print(f"\n{trace}\n\n{table(arms)}")
-    write({"slots": SLOTS, "lead_batches": given.lead_batches, "traces": rows}, given.json)
+    write({**chosen, "traces": rows}, given.json)
     if given.plots is not None:
-        for trace, found in done["traces"].items():
+        for trace, found in traces.items():
             plot(found["pictures"], given.plots / f"rollout-ladder-{trace}.png")
 
 

@@ -15,28 +15,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import logging
 import statistics
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.against_trl_driftline import GROUP_SIZE, GROUPS, WAITING
-from benchmarks.figures import add_json_option, log_progress, write
-from benchmarks.local_run import WarmEngine, base_model, begin, host_engine, play, train
-from driftline.params import RunParameters, settings
+from benchmarks.figures import add_json_option, log_progress, markdown_table, write
+from benchmarks.state import State, add_state_option, open_state
+from benchmarks.warm_runs import ENGINE_CPU, TRAINER_CPU, WarmRuns, warm_runs
+from driftline.params import RunParameters
 from driftline.records import StepRecord
-from driftline.rollout.bootstrap import read_run
-from driftline.rollout.evaluate import evaluate
 from driftline.tracking import metrics
 from driftline.tracking.bias import find_bias
-from driftline.tracking.sink import NullSink
-from tests.support.seaweed import Seaweed, running_seaweed
-
-log = logging.getLogger("scheduler-study")
 
 ARMS: Mapping[str, Mapping[str, Any]] = {
     "barrier": {
@@ -50,8 +40,6 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
         "rollout": {"concurrency": "adaptive", "surplus_members": 2},
     },
 }
-PROCESSORS = (0, 1)
-"""Of the engine, and of the trainer."""
 ARM_DEADLINE_S = 1800.0
 
 
@@ -65,29 +53,21 @@ def parameters(arm: str, seed: int, steps: int) -> RunParameters:
             "seed": seed,
             "environment": {"id": WAITING},
             "rollout": sizes | chosen["rollout"],
-            "engine": {"cpus": PROCESSORS[:1]},
-            "training": {"steps": steps, "cpus": PROCESSORS[1:]},
+            "engine": {"cpus": (ENGINE_CPU,)},
+            "training": {"steps": steps, "cpus": (TRAINER_CPU,)},
             "tracking": {"traces_every_steps": 0},
         }
     )
 
 
-async def run_arm(
-    arm: str, seed: int, steps: int, seaweed: Seaweed, folder: Path, warm: WarmEngine
-) -> dict[str, Any]:
+async def run_arm(runs: WarmRuns, arm: str, seed: int, steps: int) -> dict[str, Any]:
     """Run an arm to its end, and evaluate its last policy."""
-    params, name = parameters(arm, seed, steps), f"{arm}-s{seed}"
-    store = seaweed.store(180.0)
     # Its demonstrations are of the game without waits.
-    model = await base_model(RunParameters(seed=seed), store, folder)
-    await begin(params, name, store, folder, model=model)
-    found = await asyncio.to_thread(read_run, name, settings())
-    engine = await warm.serving(found)
-    async with asyncio.timeout(ARM_DEADLINE_S), asyncio.TaskGroup() as group:
-        group.create_task(train(name, folder, PROCESSORS[1], "driftline.training.entry"))
-        group.create_task(play(found, engine))
-    [result] = await evaluate(found, engine, NullSink(), [steps])
-    return figures_of(arm, seed, await asyncio.to_thread(found.run_store.steps), result.success)
+    model = await runs.base_model(RunParameters(seed=seed))
+    found = await runs.begin(parameters(arm, seed, steps), f"{arm}-s{seed}", model=model)
+    await runs.finish(found, deadline_s=ARM_DEADLINE_S)
+    success = await runs.held_out_success(found, [steps])
+    return figures_of(arm, seed, await asyncio.to_thread(found.run_store.steps), success[steps])
 
 
 def figures_of(arm: str, seed: int, records: Sequence[StepRecord], success: float) -> dict[str, Any]:
@@ -136,26 +116,16 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as a Markdown table."""
     if not rows:
         return "no seed has both arms"
-    lines = ["| " + " | ".join(rows[0]) + " |", "| " + " | ".join("---" for _ in rows[0]) + " |"]
-    lines += ["| " + " | ".join(f"{value:.3g}" for value in row.values()) + " |" for row in rows]
-    return "\n".join(lines)
+    return markdown_table(((title, title) for title in rows[0]), rows, "{:.3g}".format)
 
 
-async def carry_out(given: argparse.Namespace, done: dict[str, Any]) -> None:
+async def carry_out(state: State, seeds: Sequence[int], steps: int) -> None:
     """Run what is not done yet, one seed after the other."""
-    left = [(seed, arm) for seed in given.seeds for arm in ARMS if f"{arm}/{seed}" not in done["results"]]
-    with tempfile.TemporaryDirectory(prefix="driftline-study-") as name, running_seaweed(Path(name)) as seaweed:
-        host_engine(parameters("barrier", 0, given.steps).engine, seaweed, Path(name))
-        warm = WarmEngine()
-        try:
-            for seed, arm in left:
-                began = time.monotonic()
-                found = await run_arm(arm, seed, given.steps, seaweed, Path(name), warm)
-                done["results"][f"{arm}/{seed}"] = found
-                write(done, given.state)
-                log.info("%.0f s: %s", time.monotonic() - began, found)
-        finally:
-            await warm.close()
+    missing = state.missing(ARMS, seeds)
+    if not missing:
+        return
+    async with warm_runs(parameters("barrier", 0, steps).engine) as runs:
+        await state.add(missing, lambda arm, seed: run_arm(runs, arm, seed, steps))
 
 
 def main() -> None:
@@ -164,18 +134,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--state", type=Path, default=Path("scheduler-study.json"), help="results so far")
+    add_state_option(parser, "scheduler-study.json")
     add_json_option(parser)
     given = parser.parse_args()
-    done: dict[str, Any] = {"steps": given.steps, "results": {}}
-    if given.state.exists():
-        done = json.loads(given.state.read_text())
-        if done["steps"] != given.steps:
-            parser.error(f"{given.state} holds results of {done['steps']} steps: choose the same, or another file")
-    asyncio.run(carry_out(given, done))
-    rows = summarise(list(done["results"].values()))
+    state = open_state(parser, given.state, {"steps": given.steps}, "results")
+    asyncio.run(carry_out(state, given.seeds, given.steps))
+    results = list(state.results.values())
+    rows = summarise(results)
     print(table(rows))
-    write({"steps": given.steps, "seeds": rows, "results": list(done["results"].values())}, given.json)
+    write({"steps": given.steps, "seeds": rows, "results": results}, given.json)
 
 
 if __name__ == "__main__":

@@ -14,36 +14,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import logging
-import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import add_json_option, log_progress, write
-from benchmarks.local_run import WarmEngine, begin, host_engine, play, train
 from benchmarks.staleness_table import plot, summarise, table
-from driftline.params import AdmissionParameters, RunParameters, Settings, settings
+from benchmarks.state import State, add_state_option, open_state
+from benchmarks.warm_runs import ENGINE_CPU, TRAINER_CPU, WarmRuns, warm_runs
+from driftline.params import AdmissionParameters, RunParameters
 from driftline.records import StepRecord
-from driftline.rollout.bootstrap import read_run
-from driftline.rollout.evaluate import evaluate
-from driftline.store.protocol import ObjectStore
 from driftline.tracking import metrics
-from driftline.tracking.sink import NullSink
-from tests.support.seaweed import Seaweed, running_seaweed
-
-log = logging.getLogger("staleness-study")
 
 STEPS = 40
 STEPS_A_BATCH_OF_LEAD = 8
 LEADS = (0, 1, 4, 16)
 GROUPS_A_STEP = 8
 GROUP_SIZE = 8
-PROCESSORS = (0, 1)
-"""Of the engine, and of the trainer."""
 ARM_DEADLINE_S = 2400.0
 
 
@@ -67,10 +55,13 @@ class Arm:
         return max(STEPS, STEPS_A_BATCH_OF_LEAD * self.lead_batches)
 
 
+SYNCHRONOUS = Arm("none", 0)
+
+
 def arms() -> list[Arm]:
     """All of them; at lead 0 there is nothing to correct."""
     return [
-        Arm("none", 0),
+        SYNCHRONOUS,
         *(Arm(correction, lead) for lead in LEADS[1:] for correction in ("none", "truncated", "admission")),
         Arm("controller", 1),
     ]
@@ -104,9 +95,9 @@ def parameters(arm: Arm, seed: int, choice: Choice) -> RunParameters:
             },
             "overlap": overlap,
             "admission": {} if admits else dict.fromkeys(AdmissionParameters.model_fields),
-            "engine": {"cpus": PROCESSORS[:1]},
+            "engine": {"cpus": (ENGINE_CPU,)},
             "training": {
-                "steps": arm.steps, "cpus": PROCESSORS[1:], "learning_rate": choice.learning_rate,
+                "steps": arm.steps, "cpus": (TRAINER_CPU,), "learning_rate": choice.learning_rate,
                 "importance": "none" if arm.correction == "none" else "token_truncated",
             },
             "tracking": {"traces_every_steps": 0},
@@ -114,35 +105,15 @@ def parameters(arm: Arm, seed: int, choice: Choice) -> RunParameters:
     )  # fmt: skip
 
 
-class Study:
-    """Runs arms on one warm engine."""
-
-    def __init__(self, seaweed: Seaweed, folder: Path, choice: Choice) -> None:
-        self._store: ObjectStore = seaweed.store(180.0)
-        self._settings: Settings = settings()
-        self._folder = folder
-        self._choice = choice
-        self._engine = WarmEngine()
-
-    async def close(self) -> None:
-        """End the engine."""
-        await self._engine.close()
-
-    async def run(self, arm: Arm, seed: int, name: str) -> dict[str, Any]:
-        """Run an arm to its end, and evaluate its policy."""
-        params = parameters(arm, seed, self._choice)
-        await begin(params, name, self._store, self._folder)
-        found = await asyncio.to_thread(read_run, name, self._settings)
-        engine = await self._engine.serving(found)
-        trainer = ["benchmarks.stretched_trainer", "--step-s", str(self._choice.step_s)]
-        async with asyncio.timeout(ARM_DEADLINE_S), asyncio.TaskGroup() as group:
-            group.create_task(train(name, self._folder, PROCESSORS[1], *trainer))
-            group.create_task(play(found, engine))
-        versions = [0, arm.steps] if arm.correction == "none" and arm.lead_batches == 0 else [arm.steps]
-        results = await evaluate(found, engine, NullSink(), versions)
-        success = {result.version: result.success for result in results}
-        records = await asyncio.to_thread(found.run_store.steps)
-        return figures_of(arm, seed, records) | {"success": success[arm.steps], "success_base": success.get(0)}
+async def run_arm(runs: WarmRuns, arm: Arm, seed: int, choice: Choice) -> dict[str, Any]:
+    """Run an arm to its end, and evaluate its policy; of the synchronous arm, the base policy as well."""
+    found = await runs.begin(parameters(arm, seed, choice), f"{arm.name}-s{seed}")
+    trainer = ["benchmarks.stretched_trainer", "--step-s", str(choice.step_s)]
+    await runs.finish(found, trainer, deadline_s=ARM_DEADLINE_S)
+    versions = [0, arm.steps] if arm == SYNCHRONOUS else [arm.steps]
+    success = await runs.held_out_success(found, versions)
+    records = await asyncio.to_thread(found.run_store.steps)
+    return figures_of(arm, seed, records) | {"success": success[arm.steps], "success_base": success.get(0)}
 
 
 def figures_of(arm: Arm, seed: int, records: Sequence[StepRecord]) -> dict[str, Any]:
@@ -196,26 +167,14 @@ def steering_share(records: Sequence[StepRecord]) -> float:
     return sum(record.metrics[metrics.STEERING_SECONDS] for record in records) / seconds
 
 
-async def carry_out(given: argparse.Namespace, done: dict[str, Any]) -> None:
+async def carry_out(state: State, names: Sequence[str], seeds: Sequence[int], choice: Choice) -> None:
     """Run what is not done yet, one seed after the other."""
-    choice = Choice(given.learning_rate, given.budget_k3, given.step_s)
-    state: Path = given.state
-    wanted = [(seed, arm) for seed in given.seeds for arm in arms() if not given.arms or arm.name in given.arms]
-    left = [(seed, arm) for seed, arm in wanted if f"{arm.name}/{seed}" not in done["results"]]
-    with tempfile.TemporaryDirectory(prefix="driftline-study-") as name, running_seaweed(Path(name)) as seaweed:
-        folder = Path(name)
-        host_engine(parameters(Arm("none", 0), 0, choice).engine, seaweed, folder)
-        study = Study(seaweed, folder, choice)
-        try:
-            for number, (seed, arm) in enumerate(left):
-                began = time.monotonic()
-                found = await study.run(arm, seed, f"{arm.name}-s{seed}-{number}")
-                done["results"][f"{arm.name}/{seed}"] = found
-                write(done, state)
-                shown = {key: value for key, value in found.items() if key != "curve"}
-                log.info("%s, seed %d (%.0f s): %s", arm.name, seed, time.monotonic() - began, shown)
-        finally:
-            await study.close()
+    by_name = {arm.name: arm for arm in arms() if arm.name in names}
+    missing = state.missing(by_name, seeds)
+    if not missing:
+        return
+    async with warm_runs(parameters(SYNCHRONOUS, 0, choice).engine) as runs:
+        await state.add(missing, lambda name, seed: run_arm(runs, by_name[name], seed, choice))
 
 
 def main() -> None:
@@ -223,26 +182,27 @@ def main() -> None:
     log_progress()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--arms", nargs="+", default=[], help="names of arms, such as admission-4; all without")
+    names = [arm.name for arm in arms()]
+    parser.add_argument(
+        "--arms", nargs="+", default=[], choices=names, metavar="ARM", help="such as admission-4; all without"
+    )
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--budget-k3", type=float, default=0.01, help="nats a token, of the controller")
     parser.add_argument("--step-s", type=float, default=2.2, help="least seconds of the trainer's part of a step")
-    parser.add_argument("--state", type=Path, default=Path("staleness-study.json"), help="results so far")
+    add_state_option(parser, "staleness-study.json")
     parser.add_argument("--plots", type=Path, default=None, help="directory for the plots")
     add_json_option(parser)
     given = parser.parse_args()
     chosen = {name: getattr(given, name) for name in ("learning_rate", "budget_k3", "step_s")}
-    done: dict[str, Any] = {"choice": chosen, "results": {}}
-    if given.state.exists():
-        done = json.loads(given.state.read_text())
-        if done["choice"] != chosen:
-            parser.error(f"{given.state} holds results with {done['choice']}: choose the same, or another file")
-    asyncio.run(carry_out(given, done))
-    rows = summarise(list(done["results"].values()))
+    state = open_state(parser, given.state, {"choice": chosen}, "results")
+    choice = Choice(given.learning_rate, given.budget_k3, given.step_s)
+    asyncio.run(carry_out(state, given.arms or names, given.seeds, choice))
+    results = list(state.results.values())
+    rows = summarise(results)
     print(table(rows))
     write({"choice": chosen, "arms": rows}, given.json)
     if given.plots is not None:
-        plot(list(done["results"].values()), given.plots)
+        plot(results, given.plots)
 
 
 if __name__ == "__main__":

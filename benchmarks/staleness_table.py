@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.figures import markdown_table
+
 COLUMNS = (
     ("arm", "arm"),
     ("steps", "steps"),
@@ -57,9 +59,7 @@ _MEANS = (
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as a Markdown table."""
-    lines = [" | ".join(title for title, _ in COLUMNS), " | ".join("---" for _ in COLUMNS)]
-    lines += [" | ".join(_cell(row[key]) for _, key in COLUMNS) for row in rows]
-    return "\n".join(f"| {line} |" for line in lines)
+    return markdown_table(COLUMNS, rows)
 
 
 def plot(results: Sequence[Mapping[str, Any]], directory: Path) -> None:
@@ -104,7 +104,3 @@ def _smooth(values: Sequence[float], window: int = 5) -> list[float]:
 
 def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
-
-
-def _cell(value: Any) -> str:
-    return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks.curation_study import Choice, Study, figures_of, first_version, full_distribution, options, parameters
+from benchmarks.curation_study import (
+    Choice,
+    figures_of,
+    first_version,
+    full_distribution,
+    keep_refreshing,
+    options,
+    parameters,
+)
 from benchmarks.curation_table import reached, smoothed, summarise, table
 from driftline.rollout.bootstrap import Surroundings
 from driftline.store.memory import MemoryStore
@@ -84,11 +92,9 @@ async def test_the_curated_arm_refreshes_beside_the_run(monkeypatch: pytest.Monk
     monkeypatch.setattr(measuring, "POLL_S", 0.05)
     params = toy_parameters(environment={"train_tasks": 32})
     run_store = create_run(MemoryStore(), params)
-    study: Any = object.__new__(Study)
-    study._store, study._choice = run_store.store, CHOICE
     found: Any = Surroundings(run_store, run_store.describe(), params, FAMILY, None, RENDERER)  # pyright: ignore
     trainer = ToyTrainer(run_store, params, steps=10_000, train_s=0.02)
-    refreshing = asyncio.create_task(study._refresh(FAMILY, found, 0))
+    refreshing = asyncio.create_task(keep_refreshing(FAMILY, found, 0, CHOICE))
     training = asyncio.gather(trainer.run(), Cell(run_store, params).run())
     while len(run_store.read_head()[0].task_sets) < 3:
         assert not refreshing.done(), refreshing
