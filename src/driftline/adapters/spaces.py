@@ -60,9 +60,8 @@ def shown(made: Any, observation: Any) -> str:
     if made.render_mode == "ansi":
         drawn = made.render()
         return without_escapes(drawn if isinstance(drawn, str) else "\n".join(map(str, drawn)))
-    return json.dumps(
-        observation, default=_plain
-    )  # not `to_jsonable`, which is for batches: it turns them inside out
+    # Not `to_jsonable`, which is for batches: it turns an observation inside out.
+    return json.dumps(observation, default=_plain)
 
 
 def without_escapes(text: str) -> str:

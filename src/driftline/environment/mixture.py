@@ -94,7 +94,7 @@ class Mixture:
         """The part that an environment id belongs to.
 
         Raises:
-            ConfigurationError: None.
+            ConfigurationError: It belongs to none.
         """
         for part in self.parts:
             if part.family.id == environment:
