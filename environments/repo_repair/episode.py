@@ -59,13 +59,13 @@ class Episode:
         return Message("system", INSTRUCTIONS), Message("user", prompt)
 
     async def step(self, action: str) -> StepResult:
-        """Carry out the calls of one turn."""
+        """Carry out the calls of one turn, none after `submit`."""
         if self._turns_left == 0 or self._submitted:
             raise EnvironmentFailed("the episode has ended: call reset before the next step")
         self._turns_left -= 1
-        messages = await self._tools.answer(action) or (Message("tool", NO_CALL),)
+        messages = await self._tools.answer(action, ended=lambda: self._submitted) or (Message("tool", NO_CALL),)
         if self._submitted:
-            return await self._judged(terminated=True)
+            return await self._judged(messages, terminated=True)
         if self._turns_left == 0:
             return await self._judged(messages, truncated=True)
         return StepResult(messages)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from driftline.environment import StepResult, Task
+from driftline.environment.tools import TOO_LATE
 from driftline.errors import EnvironmentFailed
 from driftline.sandbox import open_sandbox
 from environments.repo_repair import RepoRepair
@@ -51,6 +52,18 @@ async def test_an_episode_by_hand(episode: Episode) -> None:
     assert judged.reward_parts == {"fail_to_pass": 1.0, "pass_to_pass": 0.0}
     with pytest.raises(EnvironmentFailed, match="has ended"):
         await episode.step(submit)
+
+
+async def test_no_call_after_submit_is_carried_out(episode: Episode) -> None:
+    edit, submit = FAMILY.oracle(TASK)
+    await episode.reset(TASK, seed=0)
+    judged = await episode.step(submit + edit + tool_call("run_tests"))
+    assert (judged.reward, judged.success, judged.terminated) == (0.0, False, True), "as it stood at submit"
+    told = [message.content for message in judged.messages]
+    assert told == ["submitted", TOO_LATE, TOO_LATE]
+    await episode.reset(TASK, seed=0)
+    judged = await episode.step(edit + submit + submit)
+    assert (judged.reward, [message.content for message in judged.messages]) == (1.0, ["done", "submitted", TOO_LATE])
 
 
 async def test_doing_nothing_earns_nothing(episode: Episode) -> None:

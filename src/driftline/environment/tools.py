@@ -37,6 +37,7 @@ TOOL_ROLE = "tool"
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 MOST_CALLS = 16
 """Of one turn."""
+TOO_LATE = "error: not carried out: a call before it has ended the episode"
 SECTION = re.compile(r"^\s*(Args|Arguments|Returns|Raises|Yields|Example|Examples):\s*$")
 ARGUMENT = re.compile(r"^(\s+)\*{0,2}(\w+)(?:\s*\([^)]*\))?:\s*(.*)$")
 
@@ -118,16 +119,20 @@ class Toolbox:
             raise ToolMisused(f"there is no tool {call.name!r}: there are {', '.join(self._tools)}")
         return await tool.call(call.arguments)
 
-    async def answer(self, text: str) -> tuple[Message, ...]:
-        """Carry out all calls of a turn, in order; one message for each, or one that says what cannot be read.
+    async def answer(self, text: str, *, ended: Callable[[], bool] = lambda: False) -> tuple[Message, ...]:
+        """Carry out the calls of a turn, in order; one message for each, or one that says what cannot be read.
 
         Empty if the turn calls no tool: what that means is the environment's to say.
+
+        Args:
+            text: The turn.
+            ended: Whether a call has ended the episode: those after it are not carried out, and are told so.
         """
         try:
             calls = parse(text)
         except ToolMisused as misused:
             return (Message(TOOL_ROLE, f"error: {misused}"),)
-        return tuple([Message(TOOL_ROLE, await self._told(call)) for call in calls])
+        return tuple([Message(TOOL_ROLE, TOO_LATE if ended() else await self._told(call)) for call in calls])
 
     async def _told(self, call: ToolCall) -> str:
         try:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from driftline.environment import Message, Toolbox, ToolCall
-from driftline.environment.tools import MOST_CALLS, Tool, parse
+from driftline.environment.tools import MOST_CALLS, TOO_LATE, Tool, parse
 from driftline.errors import ToolMisused
 
 
@@ -113,6 +113,14 @@ async def test_the_forms_of_a_call(tools: Toolbox, turn: str) -> None:
 async def test_what_is_wrong_with_a_call_is_observed(tools: Toolbox, turn: str, observed: str) -> None:
     [message] = await tools.answer(turn)
     assert message.content.startswith(observed)
+
+
+async def test_no_call_after_the_end_is_carried_out(tools: Toolbox) -> None:
+    turn = call("read", path="a.txt", first_line=3) + call("broken", title="x") + call("names")
+    ends = iter([False, True, True])
+    told = await tools.answer(turn, ended=lambda: next(ends))
+    assert told == (Message("tool", "three"), Message("tool", TOO_LATE), Message("tool", TOO_LATE))
+    assert TOO_LATE.startswith("error: ")
 
 
 async def test_a_turn_without_a_call_has_no_answer(tools: Toolbox) -> None:
