@@ -29,6 +29,9 @@ from driftline.measured import Diagnosis as Diagnosis
 from driftline.measured import DivergenceSummary as DivergenceSummary
 from driftline.measured import MemberUse as MemberUse
 from driftline.measured import SegmentUse as SegmentUse
+from driftline.outcomes import EpisodeCounts as EpisodeCounts
+from driftline.outcomes import EvaluationResult as EvaluationResult
+from driftline.outcomes import HeldOutOutcome as HeldOutOutcome
 from driftline.published import AdapterLayout as AdapterLayout
 from driftline.published import Chain as Chain
 from driftline.published import FileEntry as FileEntry
@@ -265,6 +268,8 @@ class StepRecord:
     incarnations: Mapping[str, str] = field(default_factory=dict[str, str])
     """Cell -> incarnation that `floor_by_cell` is of."""
     diagnosis: Diagnosis | None = None
+    episodes: Mapping[str, EpisodeCounts] = field(default_factory=dict[str, EpisodeCounts])
+    """Environment -> episodes of the batch and of what was given up beside it, and the failures among them."""
     format: int = FORMAT
 
 
@@ -339,21 +344,6 @@ class RunDescription:
     signed: bool = False
     """Whether the run has a key, so that its step records are signed."""
     format: int = FORMAT
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationResult:
-    """Held-out success of one policy version."""
-
-    version: int
-    tasks: int
-    episodes: int
-    success: float
-    """Share of valid episodes that succeeded, in [0, 1]."""
-    reward_mean: float
-    invalid: int
-    """Episodes without a reward (infrastructure failures), left out of the share."""
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Held-out success of policy versions: `python -m driftline.rollout.evaluate --run RUN --versions 0,25`.
 
 One engine takes up each version in turn and plays the same held-out tasks with the same seeds. Episodes that failed
-for reasons of infrastructure are left out of the share, and counted.
+for reasons of infrastructure are left out of the share, and counted. A mixture has the figures of each environment
+beside those of all.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from driftline.environment import Task
 from driftline.errors import ConfigurationError, DriftlineError
 from driftline.params import settings
 from driftline.process import child_main, emit
-from driftline.records import EvaluationResult, PolicyVersion, Trajectory
+from driftline.records import EvaluationResult, HeldOutOutcome, PolicyVersion, Trajectory
 from driftline.rollout.background import cancel_and_wait
 from driftline.rollout.bootstrap import Surroundings, make_engine, pin, read_run
 from driftline.rollout.episode import Episode, EpisodeLimits, EpisodeResources, EpisodeSpec
@@ -32,6 +33,7 @@ from driftline.store.pins import pinned
 from driftline.store.run_store import RunStore
 from driftline.tracking import metrics
 from driftline.tracking.sink import Sink, open_sink
+from driftline.tracking.summary import mean
 
 LOG = logging.getLogger(__name__)
 
@@ -86,7 +88,7 @@ async def _play_all(specs: Iterator[EpisodeSpec], resources: EpisodeResources, p
 
 
 def result_of(version: int, tasks: int, played: Sequence[Trajectory], seconds: float) -> EvaluationResult:
-    """Success and reward over the valid episodes.
+    """Success and reward over the valid episodes, of all environments and of each.
 
     Raises:
         DriftlineError: No episode was valid.
@@ -103,6 +105,22 @@ def result_of(version: int, tasks: int, played: Sequence[Trajectory], seconds: f
         reward_mean=sum(trajectory.reward or 0.0 for trajectory in valid) / len(valid),
         invalid=len(played) - len(valid),
         seconds=seconds,
+        by_environment={
+            environment: outcome_of([trajectory for trajectory in played if trajectory.environment == environment])
+            for environment in sorted({trajectory.environment for trajectory in played})
+        },
+    )
+
+
+def outcome_of(played: Sequence[Trajectory]) -> HeldOutOutcome:
+    """Success and reward over the valid episodes of one environment; None where there is none."""
+    valid = [trajectory for trajectory in played if trajectory.valid]
+    return HeldOutOutcome(
+        tasks=len({trajectory.task_id for trajectory in played}),
+        episodes=len(played),
+        success=mean([float(bool(trajectory.success)) for trajectory in valid]),
+        reward_mean=mean([trajectory.reward or 0.0 for trajectory in valid]),
+        invalid=len(played) - len(valid),
     )
 
 
@@ -158,10 +176,27 @@ def _tell(result: EvaluationResult, sink: Sink) -> None:
             metrics.EVALUATION_REWARD: result.reward_mean,
             metrics.EVALUATION_INVALID: result.invalid,
             metrics.EVALUATION_SECONDS: result.seconds,
+            **_by_environment(result),
         },
         step=result.version,
     )
     emit({"event": "progress", "version": result.version, "success": result.success, "seconds": result.seconds})
+
+
+def _by_environment(result: EvaluationResult) -> dict[str, float]:
+    """The figures of each environment of a mixture, by the names of the table; of one alone they are the total's."""
+    if len(result.by_environment) < 2:
+        return {}
+    figures = {
+        metrics.of_environment(row, environment): value
+        for environment, found in result.by_environment.items()
+        for row, value in (
+            (metrics.EVALUATION_SUCCESS_OF, found.success),
+            (metrics.EVALUATION_REWARD_OF, found.reward_mean),
+            (metrics.EVALUATION_INVALID_OF, float(found.invalid)),
+        )
+    }
+    return {name: value for name, value in figures.items() if value is not None}
 
 
 @asynccontextmanager

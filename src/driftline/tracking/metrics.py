@@ -22,6 +22,7 @@ from driftline.tracking.table import TABLE as TABLE
 from driftline.tracking.table import Metric as Metric
 from driftline.tracking.table import check as check
 from driftline.tracking.table import markdown as markdown
+from driftline.tracking.table import of_environment as of_environment
 from driftline.tracking.table import quantiles as _quantiles
 from driftline.tracking.table import row as _row
 
@@ -350,6 +351,15 @@ EVALUATION_INVALID = _row(
     "evaluation/invalid_episodes", "episodes", "Held-out episodes without reward.", "evaluation"
 )
 EVALUATION_SECONDS = _row("evaluation/seconds", "s", "Duration of the evaluation.", "evaluation")
+EVALUATION_SUCCESS_OF = _row(
+    "evaluation/success_of/<environment>", "share", "The same share of one environment of a mixture.", "evaluation"
+)
+EVALUATION_REWARD_OF = _row(
+    "evaluation/reward_mean_of/<environment>", "reward", "The same reward of one environment.", "evaluation"
+)
+EVALUATION_INVALID_OF = _row(
+    "evaluation/invalid_episodes_of/<environment>", "episodes", "Those of one environment.", "evaluation"
+)
 
 
 def of_divergence(found: DivergenceSummary) -> Mapping[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from driftline.records import RunDescription
-from driftline.tracking.report import Report
+from driftline.tracking.report import Report, held_out
 
 
 def model_card(report: Report, description: RunDescription, *, license_name: str = "apache-2.0") -> str:
@@ -16,6 +16,12 @@ def model_card(report: Report, description: RunDescription, *, license_name: str
     """
     parameters = description.parameters
     environment = parameters.get("environment", {}).get("id", "not recorded")
+    each = held_out(report)
+    by_environment = "".join(
+        f"\n| Held-out success in `{name}`, before and after | {_share(base)}, {_share(final)} |"
+        for name, base, final in each
+        if len(each) > 1
+    )
     return f"""---
 library_name: transformers
 pipeline_tag: text-generation
@@ -35,7 +41,7 @@ optimizer steps on tasks of `{environment}`.
 | Held-out task set | `{description.held_out_task_set}` |
 | Optimizer steps | {report.summary.steps} |
 | Held-out success before | {_share(report.held_out_success_base)} |
-| Held-out success after | {_share(report.held_out_success_final)} |
+| Held-out success after | {_share(report.held_out_success_final)} |{by_environment}
 | Divergence while training, k3 | {_number(report.summary.k3_nats, " nats")} |
 | Effective sample size | {_share(report.summary.ess_fraction)} |
 | Lag in policy versions, mean | {_number(report.summary.lag_steps_mean)} |

@@ -28,7 +28,7 @@ from driftline.tracking.bias import Bias, Comparison, find_bias
 from driftline.tracking.steered import Steered, steered
 from driftline.tracking.steered import rows as steered_rows
 from driftline.tracking.steered import to_dict as steered_to_dict
-from driftline.tracking.summary import Summary, held_out_success, summarize
+from driftline.tracking.summary import Summary, held_out_by_environment, held_out_success, summarize
 
 LATEST = "latest"
 BASE_VERSION = 0
@@ -52,6 +52,8 @@ class Report:
     store: str
     """Where the run's objects lie, as `s3://bucket/runs/<run>/`."""
     pages: Mapping[str, str] = field(default_factory=dict[str, str])
+    held_out_base_by_environment: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
+    held_out_final_by_environment: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
     ledger: TokenLedger | None = None
     """Of the last step."""
     imbalances: Mapping[int, int] = field(default_factory=dict[int, int])
@@ -96,6 +98,8 @@ def build_report(
         task_set=description.task_set,
         held_out_success_base=held_out_success(evaluations, BASE_VERSION),
         held_out_success_final=held_out_success(evaluations, final),
+        held_out_base_by_environment=held_out_by_environment(evaluations, BASE_VERSION),
+        held_out_final_by_environment=held_out_by_environment(evaluations, final),
         evaluations=evaluations,
         summary=summarize(records, spans, head.given_up if head else ()),
         mlflow_run=description.mlflow_run,
@@ -135,6 +139,9 @@ def to_dict(report: Report) -> dict[str, Any]:
         "steps": summary.steps,
         "held_out_success_base": report.held_out_success_base,
         "held_out_success_final": report.held_out_success_final,
+        "held_out_success_by_environment": {
+            name: {"base": base, "final": final} for name, base, final in held_out(report)
+        },
         "wall_clock_s": summary.wall_clock_s,
         "time_to_trainable_batch_s": {"p50": summary.time_to_batch_p50_s, "p95": summary.time_to_batch_p95_s},
         "overlap_efficiency": summary.overlap_efficiency,
@@ -157,6 +164,12 @@ def to_dict(report: Report) -> dict[str, Any]:
         "attribution": attributed.to_dict(report.attributed),
         "bias": None if report.bias is None else report.bias.as_dict(),
     }
+
+
+def held_out(report: Report) -> list[tuple[str, float | None, float | None]]:
+    """Environment, and the held-out success of base and final policy in it, of all that were evaluated."""
+    base, final = report.held_out_base_by_environment, report.held_out_final_by_environment
+    return [(name, base.get(name), final.get(name)) for name in sorted({*base, *final})]
 
 
 def _ledger(report: Report) -> dict[str, Any] | None:
@@ -201,6 +214,7 @@ def rows(report: Report) -> list[tuple[str, str]]:
             "held-out success, base -> final",
             f"{_number(report.held_out_success_base)} -> {_number(report.held_out_success_final)}",
         ),
+        *_held_out_rows(report),
         ("training reward, first -> last step", f"{_number(found.reward_first)} -> {_number(found.reward_last)}"),
         ("wall clock of the steps", _number(found.wall_clock_s, " s")),
         (
@@ -259,6 +273,12 @@ def render_html(report: Report) -> str:
     console = Console(file=io.StringIO(), record=True, width=WIDTH)
     console.print(table(report))
     return console.export_html(inline_styles=True)
+
+
+def _held_out_rows(report: Report) -> list[tuple[str, str]]:
+    """Of a mixture, held-out success in each environment."""
+    found = held_out(report)
+    return [(f"  {name}", f"{_number(base)} -> {_number(final)}") for name, base, final in found if len(found) > 1]
 
 
 def _tokens(report: Report) -> str:

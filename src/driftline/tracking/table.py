@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -11,6 +12,9 @@ from driftline.errors import ConfigurationError
 
 Source = Literal["trainer", "cell", "evaluation", "report"]
 """Who writes it: the trainer after a step, a rollout cell, the evaluation, or the parent flow from the store."""
+
+ENVIRONMENT = "<environment>"
+"""At the end of a row's name: there is such a metric for each environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,12 @@ def quantiles(name: str, unit: str, what: str, shares: Iterable[float]) -> Mappi
     return {share: row(name.format(p), unit, f"Quantile {share:.0%} of {what}.") for share, p in at.items()}
 
 
+def of_environment(name: str, environment: str) -> str:
+    """The metric of one environment, by the name of a row for each; what MLflow does not take in a name is `_`."""
+    parts = (re.sub(r"[^\w-]", "_", part) for part in environment.split("/"))
+    return name.removesuffix(ENVIRONMENT) + "/".join(part for part in parts if part)
+
+
 TABLE: Mapping[str, Metric] = _ROWS
 """Name -> row, in the order of the page."""
 
@@ -50,8 +60,9 @@ def check(names: Iterable[str]) -> None:
     Raises:
         ConfigurationError: A name is unknown; the message names the closest one.
     """
+    of_each = tuple(name.removesuffix(ENVIRONMENT) for name in TABLE if name.endswith(ENVIRONMENT))
     for name in names:
-        if name not in TABLE:
+        if name not in TABLE and not name.startswith(of_each):
             close = difflib.get_close_matches(name, TABLE, n=1)
             hint = f"did you mean {close[0]!r}?" if close else "add it to driftline/tracking/metrics.py"
             raise ConfigurationError(f"no metric is named {name!r}: {hint}")

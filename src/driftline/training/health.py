@@ -1,40 +1,16 @@
-"""How healthy each environment of a run is: what share of its episodes failed for reasons of infrastructure. Pure."""
+"""How healthy each environment of a run is: what share of its episodes failed for reasons of infrastructure. Pure.
+
+Every step record carries the counts of its batch, so a restarted trainer knows what the one before it knew.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
-from driftline.records import GiveUp, Group
+from driftline.records import EpisodeCounts, GiveUp, Group, StepRecord
 from driftline.tracking import metrics
 from driftline.training.batching import INVALID
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeCounts:
-    """Episodes that ended by themselves or by their environment's fault; others say nothing of it."""
-
-    episodes: int = 0
-    failures: int = 0
-    """The environment raised, or took too long."""
-    timeouts: int = 0
-    """Of these: took too long."""
-
-    def __add__(self, other: EpisodeCounts) -> EpisodeCounts:
-        return EpisodeCounts(
-            self.episodes + other.episodes, self.failures + other.failures, self.timeouts + other.timeouts
-        )
-
-    @property
-    def failure_share(self) -> float:
-        """In [0, 1]; 0 of none."""
-        return self.failures / self.episodes if self.episodes else 0.0
-
-    @property
-    def timeout_share(self) -> float:
-        """In [0, 1]; 0 of none."""
-        return self.timeouts / self.episodes if self.episodes else 0.0
 
 
 def counts_of(groups: Iterable[Group], give_ups: Iterable[GiveUp]) -> dict[str, EpisodeCounts]:
@@ -55,40 +31,45 @@ def counts_of(groups: Iterable[Group], give_ups: Iterable[GiveUp]) -> dict[str, 
 
 
 class EnvironmentHealth:
-    """Follows the environments of a run over the last episodes of each."""
+    """Follows the environments of a run over the last episodes of each. A quarantine lasts as long as the run."""
 
-    def __init__(self, most_failures: float, episodes: int) -> None:
-        """Begin with nothing known.
+    def __init__(self, most_failures: float, episodes: int, records: Iterable[StepRecord] = ()) -> None:
+        """Begin after the committed steps of the run.
 
         Args:
             most_failures: Share of failures beyond which an environment is quarantined.
             episodes: Last episodes that are looked at; of fewer, nothing is concluded.
+            records: All committed steps, in order.
         """
         self._most_failures = most_failures
         self._episodes = episodes
         self._steps: dict[str, deque[EpisodeCounts]] = {}
+        self._quarantined: dict[str, EpisodeCounts] = {}
+        for record in records:
+            self.see(record.episodes)
 
-    def see(self, groups: Sequence[Group], give_ups: Sequence[GiveUp]) -> None:
-        """Take in a batch, and what was given up beside it."""
-        for environment, counts in counts_of(groups, give_ups).items():
+    def see(self, counts: Mapping[str, EpisodeCounts]) -> None:
+        """Take in a step's counts, by environment."""
+        for environment, found in counts.items():
             steps = self._steps.setdefault(environment, deque())
-            steps.append(counts)
+            steps.append(found)
             while sum(step.episodes for step in steps) - steps[0].episodes >= self._episodes:
                 steps.popleft()
+            now = self.of(environment)
+            if now.episodes >= self._episodes and now.failure_share > self._most_failures:
+                self._quarantined.setdefault(environment, now)
 
     def of(self, environment: str) -> EpisodeCounts:
         """The last episodes of an environment."""
         return sum(self._steps.get(environment, ()), EpisodeCounts())
 
     @property
-    def unhealthy(self) -> Mapping[str, EpisodeCounts]:
-        """Environments beyond the limit, with their counts."""
-        known = {environment: self.of(environment) for environment in self._steps}
-        return {
-            environment: counts
-            for environment, counts in sorted(known.items())
-            if counts.episodes >= self._episodes and counts.failure_share > self._most_failures
-        }
+    def quarantined(self) -> Mapping[str, EpisodeCounts]:
+        """Environments that were beyond the limit after some step, with their counts then.
+
+        Groups that were admitted before, and happen to succeed, do not bring one back.
+        """
+        return dict(sorted(self._quarantined.items()))
 
     @property
     def values(self) -> dict[str, float]:
@@ -97,5 +78,5 @@ class EnvironmentHealth:
         return {
             metrics.ENVIRONMENT_FAILURE_SHARE: max((counts.failure_share for counts in known), default=0.0),
             metrics.ENVIRONMENT_TIMEOUT_SHARE: max((counts.timeout_share for counts in known), default=0.0),
-            metrics.ENVIRONMENTS_QUARANTINED: float(len(self.unhealthy)),
+            metrics.ENVIRONMENTS_QUARANTINED: float(len(self._quarantined)),
         }

@@ -35,7 +35,7 @@ from driftline.training import checkpoints
 from driftline.training.background import BackgroundWriter
 from driftline.training.batch import TrainingBatch
 from driftline.training.batching import Judged
-from driftline.training.health import EnvironmentHealth
+from driftline.training.health import EnvironmentHealth, counts_of
 from driftline.training.intake import Intake, ReadyBatch
 from driftline.training.members import batch_weights, in_batch, name_of_sequence, stepped
 from driftline.training.protocol import PolicyTrainer, StepOutcome
@@ -97,7 +97,9 @@ class TrainingLoop:
             stopwatch=self._stopwatch,
         )
         self._steering = Steering(self._records, params)
-        self._health = EnvironmentHealth(params.limits.environment_failures, params.limits.environment_episodes)
+        self._health = EnvironmentHealth(
+            params.limits.environment_failures, params.limits.environment_episodes, self._records
+        )
         self._task_sets = TaskSetFollower(run_store.store, params, self._records, lease.head)
         self._watch = StepWatch(
             self._records,
@@ -240,7 +242,8 @@ class TrainingLoop:
             values |= ledger_metrics(ledger) | self._intake.admission(uses)
             self._check_ledger(ledger, step)
             divergence = batch_divergence(in_batch(uses, ready.groups), outcome.statistics, version.number)
-        self._health.see(ready.groups, self._intake.give_ups)
+        episodes = counts_of(ready.groups, self._intake.give_ups)
+        self._health.see(episodes)
         values |= self._task_sets.metrics(uses, head) | self._health.values
         values |= self._store_use.take(ready.read_s, ledger) | {metrics.DAMAGED_OBJECTS: float(len(head.set_aside))}
         return StepRecord(
@@ -263,6 +266,7 @@ class TrainingLoop:
             by_environment=divergence.by_environment,
             floor_by_cell=divergence.floor_by_cell,
             incarnations=divergence.incarnations,
+            episodes=episodes,
         )
 
     def _check_ledger(self, ledger: TokenLedger, step: int) -> None:
@@ -312,7 +316,7 @@ class TrainingLoop:
                 spent=head.spent + len(record.groups),
                 given_up=(),
                 lead_groups=lead_groups,
-                task_sets=self._task_sets.next(head, self._health.unhealthy),
+                task_sets=self._task_sets.next(head, self._health.quarantined),
             )
         )
         self._intake.committed()

@@ -17,13 +17,12 @@ from collections.abc import Mapping, Sequence
 
 from driftline.errors import CorruptObject, LimitExceeded, ObjectMissing
 from driftline.params import RunParameters
-from driftline.records import GroupUse, Head, StepRecord, decode
+from driftline.records import EpisodeCounts, GroupUse, Head, StepRecord, decode
 from driftline.store import keys, tasksets
 from driftline.store.protocol import ObjectStore
 from driftline.store.tasksets import TaskSet, TaskSetHead
 from driftline.tracking import metrics
 from driftline.tracking.summary import mean
-from driftline.training.health import EpisodeCounts
 
 log = logging.getLogger(__name__)
 
@@ -71,27 +70,27 @@ class TaskSetFollower:
         self._etag = ""
         self._sets: dict[str, TaskSet | None] = {}
 
-    def next(self, head: Head, unhealthy: Mapping[str, EpisodeCounts] | None = None) -> TaskSets:
+    def next(self, head: Head, quarantined: Mapping[str, EpisodeCounts] | None = None) -> TaskSets:
         """The pairs of the head that is about to be committed in place of `head`.
 
         Args:
             head: The run's head.
-            unhealthy: Environments that fail too often: from now on their tasks are left out.
+            quarantined: Environments that have failed too often: their tasks are left out.
 
         Raises:
             LimitExceeded: No other environment is left.
         """
         self._unadmitted = max(self._unadmitted, admission_limit(head, self._groups_per_step))
         current = head.task_sets[-1][1]
-        rest = self._without(current, unhealthy) if unhealthy else None
+        rest = self._without(current, quarantined) if quarantined else None
         if rest is not None:
             return taken_up(head.task_sets, self._unadmitted, rest)
         wanted = self._newest() if self._follow else None
         if wanted is None or wanted == current or not self._may_replace(wanted, current):
             return head.task_sets
-        if unhealthy:
+        if quarantined:
             try:
-                wanted = self._without(wanted, unhealthy) or wanted
+                wanted = self._without(wanted, quarantined) or wanted
             except LimitExceeded as error:
                 log.error("version %s of task set %s is not taken up: %s", wanted, self._name, error)
                 return head.task_sets
@@ -116,18 +115,18 @@ class TaskSetFollower:
             **{metrics.POOL_SHARE[pool]: len(found) / len(uses) for pool, found in sorted(success.items())},
         }
 
-    def _without(self, current: str, unhealthy: Mapping[str, EpisodeCounts]) -> str | None:
+    def _without(self, current: str, quarantined: Mapping[str, EpisodeCounts]) -> str | None:
         """Publish a version without the tasks of some environments; None if it has none of them.
 
         Only this run uses it: the task set's head stays where it is.
         """
         found = self._set(current)
-        if found is None or not any(task.environment in unhealthy for task in found.tasks):
+        if found is None or not any(task.environment in quarantined for task in found.tasks):
             return None
-        kept = [task for task in found.tasks if task.environment not in unhealthy]
+        kept = [task for task in found.tasks if task.environment not in quarantined]
         told = "; ".join(
             f"{name}: {counts.failures} of its last {counts.episodes} episodes failed, {counts.timeouts} out of time"
-            for name, counts in unhealthy.items()
+            for name, counts in quarantined.items()
         )
         if not kept:
             raise LimitExceeded(
@@ -142,7 +141,7 @@ class TaskSetFollower:
             weights = dict.fromkeys(sorted(pools), 1.0)
         return tasksets.publish(
             self._store, self._name, kept, notes=notes, weights=weights, parent=current,
-            lineage={QUARANTINED: " ".join(unhealthy)}, make_newest=False,
+            lineage={QUARANTINED: " ".join(quarantined)}, make_newest=False,
         )  # fmt: skip
 
     def _newest(self) -> str | None:

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from driftline.engine.protocol import GenerationRequest
-from driftline.environment import StepResult, Task
+from driftline.environment import StepResult, Task, resolve
 from driftline.errors import ConfigurationError, DriftlineError, EngineDied
-from driftline.records import EvaluationResult
+from driftline.records import EvaluationResult, HeldOutOutcome
+from driftline.records import decode as decode_record
+from driftline.records import encode as encode_record
 from driftline.rollout.bootstrap import Surroundings
 from driftline.rollout.evaluate import evaluate, policy_versions, result_of
 from driftline.store.memory import MemoryStore
@@ -49,7 +51,9 @@ async def test_success_over_all_held_out_tasks_for_each_version() -> None:
     )
     assert 5 < right < 30
     for result, version in zip(results, [0, 2], strict=True):
-        assert result == EvaluationResult(version, 40, 80, right / 40, right / 40, 0, result.seconds)
+        alone = {"pointer_chase/v1": HeldOutOutcome(40, 80, right / 40, right / 40, 0)}
+        assert result == EvaluationResult(version, 40, 80, right / 40, right / 40, 0, result.seconds, alone)
+    assert not [name for name, _, _ in sink.points if "_of/" in name], "one environment is the total"
     assert found.run_store.evaluations() == results
     assert engine.status().version is not None
     assert [(value, step) for name, value, step in sink.points if name == metrics.EVALUATION_SUCCESS] == [
@@ -57,6 +61,35 @@ async def test_success_over_all_held_out_tasks_for_each_version() -> None:
         (right / 40, 2),
     ]
     assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_mixture_has_the_figures_of_each_environment_beside_the_total() -> None:
+    """A policy that solves one of two environments has not half of both."""
+    mixed = "pointer_chase/v1 * 3 + tests.support.environments:Broken + tests.support.environments:QuickDice"
+    family, sink = resolve(mixed), RecordingSink()
+    held_out = family.generate(99, 20)
+    found = surroundings(family, held_out=held_out, environment={"id": mixed})
+    await trained(replace(found, family=FAMILY), steps=0)
+    engine = await started(solve)
+    [result] = await evaluate(found, engine, sink, [0])
+    await engine.close()
+    chase, broken, dice = (result.by_environment[name] for name in ("pointer_chase/v1", "broken/v1", "quick-dice/v1"))
+    assert (chase, broken) == (HeldOutOutcome(12, 12, 1.0, 1.0, 0), HeldOutOutcome(4, 4, None, None, 4))
+    assert dice.success is not None
+    assert (dice.tasks, dice.episodes, dice.invalid) == (4, 4, 0)
+    assert result.success == (12 + 4 * dice.success) / 16
+    assert (result.tasks, result.episodes, result.invalid) == (20, 20, 4)
+    assert decode_record(EvaluationResult, encode_record(result)) == result
+    told = {name: value for name, value, _ in sink.points if "_of/" in name}
+    assert told == {
+        "evaluation/success_of/pointer_chase/v1": 1.0,
+        "evaluation/reward_mean_of/pointer_chase/v1": 1.0,
+        "evaluation/invalid_episodes_of/pointer_chase/v1": 0.0,
+        "evaluation/invalid_episodes_of/broken/v1": 4.0,
+        "evaluation/success_of/quick-dice/v1": dice.success,
+        "evaluation/reward_mean_of/quick-dice/v1": dice.success,
+        "evaluation/invalid_episodes_of/quick-dice/v1": 0.0,
+    }
 
 
 async def test_versions_see_the_same_seeds_at_the_temperature_of_the_evaluation() -> None:

@@ -70,6 +70,16 @@ def test_an_unknown_name_is_refused_with_the_closest() -> None:
         metrics.check([metrics.K3, "train/los"])
 
 
+def test_a_row_for_each_environment_stands_for_its_names() -> None:
+    named = metrics.of_environment(metrics.EVALUATION_SUCCESS_OF, "pointer_chase/v1")
+    assert named == "evaluation/success_of/pointer_chase/v1"
+    odd = metrics.of_environment(metrics.EVALUATION_SUCCESS_OF, "openenv/http://host:80/../v1")
+    assert odd == "evaluation/success_of/openenv/http_/host_80/__/v1", "MLflow takes it"
+    metrics.check([named, odd])
+    with pytest.raises(ConfigurationError, match="did you mean"):
+        metrics.check(["evaluation/seconds_of/pointer_chase/v1"])
+
+
 def test_a_name_appears_once() -> None:
     with pytest.raises(AssertionError, match="train/loss is in the table twice"):
         metrics._row("train/loss", "1", "Again.")

@@ -8,12 +8,12 @@ import json
 import pytest
 
 from driftline.errors import ConfigurationError
-from driftline.records import Diagnosis, EvaluationResult, Head, PolicyVersion, TokenLedger
+from driftline.records import Diagnosis, EvaluationResult, Head, HeldOutOutcome, PolicyVersion, TokenLedger
 from driftline.store.memory import MemoryStore
 from driftline.store.run_store import RunStore
 from driftline.tracking import metrics
 from driftline.tracking.model_card import model_card
-from driftline.tracking.report import build_report, render, render_html, to_dict, to_json
+from driftline.tracking.report import build_report, render, render_html, rows, to_dict, to_json
 from tests.support.tracking_records import description, span, step_record, use
 
 VERDICT = {
@@ -90,6 +90,7 @@ def test_json_has_the_promised_keys_and_values() -> None:
         "steps": 1,
         "held_out_success_base": 0.40625,
         "held_out_success_final": 0.90625,
+        "held_out_success_by_environment": {},
         "wall_clock_s": 10,
         "time_to_trainable_batch_s": {"p50": 6, "p95": 6},
         "overlap_efficiency": 0.7,
@@ -140,6 +141,23 @@ def test_json_has_the_promised_keys_and_values() -> None:
     }
     assert "staleness: it is stale (steps: 1 staleness)" in render(build_report(store, "r", bucket="b"))
     assert "OUT OF BALANCE in steps 1" in render(build_report(store, "r", bucket="b"))
+
+
+def test_a_mixture_has_held_out_success_by_environment() -> None:
+    store = MemoryStore()
+    subject = run_of_one_step(store)
+    for version, chase, dice in ((0, 0.25, None), (1, 0.75, 0.5)):
+        found = {"chase/v1": HeldOutOutcome(8, 8, chase, chase, 0), "dice/v1": HeldOutOutcome(4, 4, dice, dice, 4)}
+        subject.write_evaluation(EvaluationResult(version, 12, 12, 0.5, 0.5, 0, 3.0, found))
+    report = build_report(store, "r", bucket="b")
+    assert to_dict(report)["held_out_success_by_environment"] == {
+        "chase/v1": {"base": 0.25, "final": 0.75},
+        "dice/v1": {"base": None, "final": 0.5},
+    }
+    names = dict(rows(report))
+    assert (names["  chase/v1"], names["  dice/v1"]) == ("0.250 -> 0.750", "- -> 0.500")
+    card = model_card(report, subject.describe())
+    assert "| Held-out success in `dice/v1`, before and after | not measured, 0.500 |\n| Divergence" in card
 
 
 def test_a_run_that_has_just_begun_reports_nulls() -> None:

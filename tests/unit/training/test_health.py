@@ -8,13 +8,13 @@ import pytest
 
 from driftline.environment import Task
 from driftline.errors import LimitExceeded
-from driftline.records import GiveUp, Group, TrajectoryStatus
+from driftline.records import EpisodeCounts, GiveUp, Group, TrajectoryStatus
 from driftline.store import tasksets
 from driftline.store.tasksets import TaskNote
 from driftline.tracking import metrics
-from driftline.training.health import EnvironmentHealth, EpisodeCounts, counts_of
-from tests.support.trainer_bench import Bench, sync
-from tests.support.training import group
+from driftline.training.health import EnvironmentHealth, counts_of
+from tests.support.trainer_bench import Bench, stopped_after, sync
+from tests.support.training import FakeGroup, group
 
 NAME = "pointer-chase"
 
@@ -49,18 +49,19 @@ def test_failures_and_timeouts_are_counted_by_environment_and_the_engines_are_no
 
 def test_an_environment_is_judged_by_its_last_episodes_once_there_are_enough():
     health = EnvironmentHealth(0.4, 8)
-    health.see([played(0, "a/v1", "ok", "env_error", "env_error", "timeout")], [])
-    assert health.unhealthy == {}
-    health.see([played(1, "a/v1", "ok", "ok", "env_error", "ok")], [])
-    assert health.unhealthy == {"a/v1": EpisodeCounts(8, 4, 1)}
+    health.see({"a/v1": EpisodeCounts(4, 3, 1), "b/v1": EpisodeCounts(8, 3, 0)})
+    assert health.quarantined == {}
+    health.see({"a/v1": EpisodeCounts(4, 1, 0)})
+    assert health.quarantined == {"a/v1": EpisodeCounts(8, 4, 1)}
     assert health.values[metrics.ENVIRONMENT_FAILURE_SHARE] == 0.5
-    health.see([played(2, "a/v1", "ok", "ok", "ok", "ok")], [])
-    assert health.unhealthy == {}
+    health.see({"a/v1": EpisodeCounts(4, 0, 0)})
     assert health.of("a/v1") == EpisodeCounts(8, 1, 0)
+    assert health.quarantined == {"a/v1": EpisodeCounts(8, 4, 1)}, "what was admitted before does not bring it back"
+    assert health.values[metrics.ENVIRONMENTS_QUARANTINED] == 1.0
 
 
-def bench_with(*environments: str) -> tuple[Bench, str]:
-    params = sync(limits={"environment_failures": 0.3, "environment_episodes": 4}, training={"steps": 4})
+def bench_with(*environments: str, episodes: int = 4) -> tuple[Bench, str]:
+    params = sync(limits={"environment_failures": 0.3, "environment_episodes": episodes}, training={"steps": 4})
     bench = Bench(params, cell)
     tasks = [Task.create(environments[n % len(environments)], {"n": n}) for n in range(8)]
     notes = {task.id: TaskNote("useful") for task in tasks}
@@ -98,6 +99,37 @@ def test_the_run_goes_on_with_the_environments_that_are_left():
     assert tasksets.head(bench.store, NAME).version == first, "only this run leaves it out"
     last = bench.run_store.steps()[-1]
     assert {use.environment for use in last.groups} == {"a/v1"}
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_restarted_trainer_counts_on_and_remembers_a_quarantine(steps: int):
+    whole, _ = bench_with("a/v1", "b/v1", episodes=8)
+    whole.loop().run()
+    bench, first = bench_with("a/v1", "b/v1", episodes=8)
+    stopped_after(bench, steps)
+    bench.group = FakeGroup()
+    head = bench.loop().run()
+    assert head.task_sets == whole.run_store.read_head()[0].task_sets
+    assert (head.task_sets[0], len(head.task_sets)) == ((0, first), 2)
+    restarted, uninterrupted = bench.run_store.steps(), whole.run_store.steps()
+    for name in (metrics.ENVIRONMENT_FAILURE_SHARE, metrics.ENVIRONMENTS_QUARANTINED):
+        assert [record.metrics[name] for record in restarted] == [record.metrics[name] for record in uninterrupted]
+    assert restarted[-1].metrics[metrics.ENVIRONMENTS_QUARANTINED] == 1.0
+    assert [record.episodes for record in restarted] == [record.episodes for record in uninterrupted]
+
+
+def test_what_a_refresh_makes_is_taken_up_without_them_by_a_restarted_trainer():
+    bench, first = bench_with("a/v1", "b/v1")
+    stopped_after(bench, 3)
+    assert len(bench.run_store.read_head()[0].task_sets) == 2
+    tasks = [Task.create("ab"[n % 2] + "/v1", {"n": n}) for n in range(20, 28)]
+    notes = {task.id: TaskNote("useful") for task in tasks}
+    published = tasksets.publish(bench.store, NAME, tasks, notes=notes, weights={"useful": 1.0}, parent=first)
+    bench.group = FakeGroup()
+    head = bench.loop().run()
+    assert len(head.task_sets) == 3
+    manifest = tasksets.manifest(bench.store, NAME, head.task_sets[-1][1])
+    assert (dict(manifest.environments), manifest.parent) == ({"a/v1": 4}, published)
 
 
 @pytest.mark.parametrize("others", [True, False])
