@@ -33,6 +33,7 @@ def connection(layout: Layout, state: StackState, credentials: Credentials) -> d
         "AWS_SECRET_ACCESS_KEY": credentials.secret_key,
         "AWS_DEFAULT_REGION": REGION,
         "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_ENDPOINT_URL_S3": ports.s3_url,
         "MLFLOW_TRACKING_URI": ports.mlflow_url,
         "MLFLOW_S3_ENDPOINT_URL": ports.s3_url,
         "MLFLOW_DISABLE_TELEMETRY": "true",

@@ -4,6 +4,7 @@ import configparser
 import subprocess
 from pathlib import Path
 
+import boto3.session
 import pytest
 
 from driftline.errors import StackError
@@ -121,6 +122,13 @@ def test_a_users_command_carries_neither_the_mark_nor_the_home(layout: Layout) -
     assert "DRIFTLINE_HOME" not in made
     assert made["HOME"] == "/home/u"
     assert made["PREFECT_API_URL"] == "http://127.0.0.1:4200/api"
+
+
+def test_other_s3_clients_of_the_shell_reach_the_stack(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment.connection(layout, STATE, PAIR).items():
+        monkeypatch.setenv(name, value)
+    client = boto3.session.Session().client("s3")  # pyright: ignore[reportUnknownMemberType]
+    assert client.meta.endpoint_url == STATE.ports.s3_url
 
 
 def test_the_export_lines_mean_the_same_to_a_shell(layout: Layout) -> None:
