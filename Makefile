@@ -1,6 +1,6 @@
 # Set-up is cached by the lock's hash; everything else runs in the environment it makes.
 #
-#   make demo   the whole pipeline, for real        make test      lint, types and every test without a GPU
+#   make demo   the whole pipeline, for real        make test      lint, types and the tests without a GPU
 #   make up     the local stack alone               make test-all  the slow tests too
 #   make down   stop it                             make setup     the Python environment alone
 

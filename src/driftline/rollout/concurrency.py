@@ -11,7 +11,7 @@ fifth when requests were preempted, for each of them computes its context twice.
 |---|---|
 | preempted requests since the last look | is cut by a fifth, at once, and rests for `REST_LOOKS` looks |
 | would fill its KV cache beyond `KV_FULL` with the growth | stays |
-| keeps more than an eighth of its requests waiting | stays: more in flight would only wait, and grow old |
+| has more requests waiting than an eighth of those running | stays: more in flight would only wait, and grow old |
 | has room, and the limit is what holds the cell back | grows |
 """
 

@@ -1,7 +1,9 @@
 """The child's side of an environment in a process: `python -m driftline.rollout.environment_child FAMILY`.
 
     stdin:  {"call": "reset", "max_turns": 20, "environment": ..., "payload": ..., "seed": 0}   one JSON object a line
-    stdout: {"messages": [["user", "?ab"]], ...}  or  {"error": "step raised ValueError: broken"}
+    stdout: {"messages": [["user", "?ab", null]], ...}  or  {"error": "step raised ValueError: broken"}
+
+A message is its role, its text, and its token ids or null.
 
 One environment at a time: `reset` makes it, `close` closes it, and the process goes on to the next. It ends when its
 standard input does. What else prints goes to standard error.

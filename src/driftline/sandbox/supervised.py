@@ -42,7 +42,7 @@ class Launch:
     root: str
     """The working folder, as the supervisor sees it."""
     environment: Mapping[str, str]
-    """Of the programs: `PATH`, `HOME`, `TMPDIR`."""
+    """All variables of the programs; `PATH` and `TMPDIR` are among them."""
     descriptors: Sequence[int] = ()
     """Open files that the command inherits. They are closed here once it runs."""
     information: int | None = None

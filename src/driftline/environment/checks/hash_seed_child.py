@@ -1,6 +1,6 @@
 """What each process of the check of hash seeds runs.
 
-python -m driftline.environment.checks.hash_seed_child < names.json > records.json
+python -m driftline.environment.checks.hash_seed_child < request.json > records.json
 """
 
 from __future__ import annotations
