@@ -16,12 +16,11 @@ from dataclasses import dataclass, field, replace
 from safetensors.torch import load_file
 
 from benchmarks.ladder_baselines import Delivered, delivered
+from benchmarks.local_run import play
 from driftline.engine.protocol import Engine
 from driftline.records import Group, PolicyVersion, Probe, StepRecord, StepTimes
 from driftline.rollout.bootstrap import Surroundings
-from driftline.rollout.cell import collect
 from driftline.store.run_store import RunStore, TrainerLease
-from driftline.tracking.sink import NullSink
 from driftline.training.intake import POLL_S
 from driftline.training.publishing import probe_ids
 from driftline.weights.publisher import publish_anchor
@@ -99,19 +98,9 @@ async def collected(found: Surroundings, engine: Engine, taker: Taker) -> None:
     version = PolicyVersion(0, lease.epoch)
     await publish_base(found, run_store, engine, version)
     await asyncio.to_thread(lease.commit, replace(lease.head, version=version))
-    cell = collect(
-        run_store,
-        found.parameters,
-        cell="c0",
-        engine=engine,
-        renderer=found.renderer,
-        family=found.family,
-        sink=NullSink(),
-        on_progress=lambda event: taker.begun.set(),
-    )
     async with asyncio.TaskGroup() as group:
         group.create_task(taker.take(lease))
-        group.create_task(cell)
+        group.create_task(play(found, engine, lambda event: taker.begun.set()))
 
 
 async def publish_base(found: Surroundings, run_store: RunStore, engine: Engine, version: PolicyVersion) -> None:

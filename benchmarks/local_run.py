@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from driftline.engine.environment_variables import engine_environment
 from driftline.engine.protocol import Engine
@@ -53,8 +55,16 @@ async def begin(
     RunStore(store, run).create_head(first_head(description, params.overlap.lead_groups))
 
 
-async def play(found: Surroundings, engine: Engine) -> None:
-    """Be the run's one cell, over an engine that has started, until the run is over."""
+async def play(
+    found: Surroundings, engine: Engine, on_progress: Callable[[Mapping[str, Any]], None] = lambda event: None
+) -> None:
+    """Be the run's one cell, over an engine that has started, until the run is over.
+
+    Args:
+        found: The run.
+        engine: Generates.
+        on_progress: Called with the cell's events.
+    """
     await collect(
         found.run_store,
         found.parameters,
@@ -63,7 +73,7 @@ async def play(found: Surroundings, engine: Engine) -> None:
         renderer=found.renderer,
         family=found.family,
         sink=NullSink(),
-        on_progress=lambda event: None,
+        on_progress=on_progress,
     )
 
 

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-import tempfile
-import threading
 import time
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +28,7 @@ from driftline.training.intake import ReadyBatch
 from driftline.training.loop import TrainingLoop
 from driftline.training.protocol import StepOutcome
 from driftline.training.statistics import StepStatistics
+from tests.support.loop_thread import LoopThread
 from tests.support.toy_run import Cell, RecordingSink, create_run, toy_parameters
 from tests.support.training import FakeGroup
 
@@ -102,30 +100,13 @@ async def play(*, step_s: float, train_s: float, measure_s: float, lead: int) ->
     store = Watch()
     runs = create_run(store, params)
     group, sink = SlowGroup(train_s, measure_s), RecordingSink()
-    loop = TrainingLoop(
-        RunStore(store, runs.run),
-        runs.take_epoch(),
-        params,
-        group,
-        sink,
-        scratch=Path(tempfile.mkdtemp()),
-        emit=lambda event: None,
-    )
-    ready = note_batches(loop)
-    failures: list[BaseException] = []
-
-    def train() -> None:
-        try:
-            loop.run()
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=train)
-    thread.start()
+    trainer = LoopThread(RunStore(store, runs.run), params, group, sink)
+    ready = note_batches(trainer.loop)
+    trainer.start()
     async with asyncio.timeout(DEADLINE_S):
         await Cell(runs, params, options={"step_s": step_s}).run()
-        await asyncio.to_thread(thread.join, DEADLINE_S)
-    assert failures == []
+        await trainer.end(DEADLINE_S)
+    assert trainer.failure is None
     records, spans = runs.steps(), runs.spans()
     found = build(records, spans, runs.describe().parameters)
     assert found is not None

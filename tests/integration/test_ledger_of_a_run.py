@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import tempfile
-import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +16,6 @@ from typing import Any
 import duckdb
 import pytest
 
-from driftline.engine.protocol import GenerationRequest
 from driftline.errors import DriftlineError, EngineDied
 from driftline.params import RunParameters
 from driftline.records import StepRecord, Trajectory
@@ -26,9 +23,8 @@ from driftline.store import keys
 from driftline.store.memory import MemoryStore
 from driftline.store.run_store import RunStore
 from driftline.tracking import metrics
-from driftline.tracking.sink import NullSink
-from driftline.training.loop import TrainingLoop
-from tests.support.rollout import decode, encode
+from tests.support.loop_thread import LoopThread
+from tests.support.rollout import undecided
 from tests.support.toy_run import Cell, create_run, toy_parameters
 from tests.support.training import FakeGroup
 
@@ -38,52 +34,23 @@ STEPS = 80
 DEADLINE_S = 120.0
 
 
-def undecided(request: GenerationRequest) -> list[int]:
-    """Follows the chain, but answers wrongly every third time: rewards differ within a group."""
-    last = decode(request.prompt_ids).splitlines()[-1]
-    if request.seed % 3 == 0:
-        return encode(">a\n")
-    return encode(f"={last[1:]}\n" if last[0] == "=" else f">{last[1:]}\n")
-
-
-class Loop:
+class Loop(LoopThread):
     """The trainer in a thread; `stop` leaves it as a kill would: in the middle of things, without a word."""
 
-    def __init__(self, store: MemoryStore, run: str, params: RunParameters) -> None:
+    def __init__(self, run_store: RunStore, params: RunParameters) -> None:
         self.events: list[Any] = []
-        self.failure: BaseException | None = None
-        runs = RunStore(store, run)
         self._stopping = False
-        self._loop = TrainingLoop(
-            runs,
-            runs.take_epoch(),
-            params,
-            FakeGroup(),
-            NullSink(),
-            scratch=Path(tempfile.mkdtemp()),
-            emit=self._emit,
-        )
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
+        super().__init__(run_store, params, FakeGroup(), emit=self._emit)
+        self.start()
 
     def _emit(self, event: Any) -> None:
         self.events.append(event)
         if self._stopping:
             raise KeyboardInterrupt
 
-    def _run(self) -> None:
-        try:
-            self._loop.run()
-        except BaseException as error:
-            self.failure = error
-
     async def stop(self) -> None:
         self._stopping = True
-        await self.end()
-
-    async def end(self) -> None:
-        await asyncio.to_thread(self._thread.join, DEADLINE_S)
-        assert not self._thread.is_alive()
+        await self.end(DEADLINE_S)
 
 
 class Run:
@@ -113,7 +80,7 @@ async def play(store: MemoryStore) -> Run:
             await asyncio.sleep(0.01)
 
     async with asyncio.timeout(DEADLINE_S):
-        trainer = Loop(store, runs.run, params)
+        trainer = Loop(RunStore(store, runs.run), params)
         (_, first), (second, ending) = cell("c0"), cell("c1")
         await steps(4)
         assert second.engine is not None
@@ -124,11 +91,11 @@ async def play(store: MemoryStore) -> Run:
         await steps(8)
         await trainer.stop()
         assert isinstance(trainer.failure, KeyboardInterrupt)
-        successor = Loop(store, runs.run, params)
+        successor = Loop(RunStore(store, runs.run), params)
         await steps(12)
         damage_the_next_object(store, runs, "c0")
         await asyncio.gather(first, again)
-        await successor.end()
+        await successor.end(DEADLINE_S)
         assert successor.failure is None or not isinstance(successor.failure, DriftlineError), successor.failure
     return Run(store, runs, trainer.events + successor.events)
 

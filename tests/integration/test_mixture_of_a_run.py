@@ -6,11 +6,8 @@ The engine is a script that follows a chain, or says something of the kind.
 from __future__ import annotations
 
 import asyncio
-import threading
-from pathlib import Path
 from typing import Any
 
-from driftline.engine.protocol import GenerationRequest
 from driftline.environment import resolve
 from driftline.errors import LimitExceeded
 from driftline.params import RunParameters
@@ -18,24 +15,15 @@ from driftline.store import tasksets
 from driftline.store.memory import MemoryStore
 from driftline.store.run_store import RunStore
 from driftline.tracking import metrics
-from driftline.tracking.sink import NullSink
-from driftline.training.loop import TrainingLoop
-from tests.support.rollout import decode, encode
-from tests.support.toy_run import Cell, RecordingSink, create_run, toy_parameters
+from tests.support.loop_thread import LoopThread
+from tests.support.rollout import undecided
+from tests.support.toy_run import Cell, create_run, toy_parameters
 from tests.support.training import FakeGroup
 
 STEPS = 30
 DEADLINE_S = 120.0
 BROKEN = "tests.support.environments:Broken"
 EPISODES = 48
-
-
-def undecided(request: GenerationRequest) -> list[int]:
-    """Follows a chain, but answers wrongly every third time: rewards differ within a group."""
-    last = decode(request.prompt_ids).splitlines()[-1]
-    if request.seed % 3 == 0:
-        return encode(">a\n")
-    return encode(f"={last[1:]}\n" if last[0] == "=" else f">{last[1:]}\n")
 
 
 def parameters(environment: str, **limits: Any) -> RunParameters:
@@ -47,34 +35,21 @@ def parameters(environment: str, **limits: Any) -> RunParameters:
     )
 
 
-async def carry_out(params: RunParameters, folder: Path) -> tuple[RunStore, RecordingSink, BaseException | None]:
+async def carry_out(params: RunParameters) -> tuple[RunStore, BaseException | None]:
     """A cell and a trainer until the run is over; returns what the trainer failed with."""
     store, family = MemoryStore(), resolve(params.environment.id)
     runs = create_run(store, params, family=family, tasks=48)
-    loop = TrainingLoop(
-        runs, runs.take_epoch(), params, FakeGroup(), NullSink(), scratch=folder, emit=lambda event: None
-    )
-    failed: list[BaseException] = []
-
-    def train() -> None:
-        try:
-            loop.run()
-        except LimitExceeded as error:
-            failed.append(error)
-            loop.fail(str(error))
-
-    training = threading.Thread(target=train)
-    training.start()
-    cell = Cell(RunStore(store, runs.run), params, family=family, script=undecided)
+    trainer = LoopThread(runs, params, FakeGroup())
+    trainer.start()
     async with asyncio.timeout(DEADLINE_S):
-        await cell.run()
-        await asyncio.to_thread(training.join)
-    return runs, cell.sink, failed[0] if failed else None
+        await Cell(RunStore(store, runs.run), params, family=family, script=undecided).run()
+        await trainer.end(DEADLINE_S)
+    return runs, trainer.failure
 
 
-async def test_a_cell_plays_each_environment_of_a_mixture_and_the_trainer_tells_them_apart(tmp_path: Path):
+async def test_a_cell_plays_each_environment_of_a_mixture_and_the_trainer_tells_them_apart():
     params = parameters("pointer_chase/v1 * 2 + tests.support.environments:QuickDice")
-    runs, _, failure = await carry_out(params, tmp_path)
+    runs, failure = await carry_out(params)
     assert failure is None
     groups = RunStore(runs.store, runs.run).new_groups()
     by_environment: dict[str, int] = {}
@@ -90,9 +65,9 @@ async def test_a_cell_plays_each_environment_of_a_mixture_and_the_trainer_tells_
     assert [record.ledger.imbalance for record in records if record.ledger] == [0] * STEPS
 
 
-async def test_an_environment_that_fails_is_quarantined_and_the_run_goes_on_with_the_rest(tmp_path: Path):
+async def test_an_environment_that_fails_is_quarantined_and_the_run_goes_on_with_the_rest():
     """NeMo-RL#2207: no reward is made up for what failed."""
-    runs, _, failure = await carry_out(parameters(f"pointer_chase/v1 + {BROKEN}"), tmp_path)
+    runs, failure = await carry_out(parameters(f"pointer_chase/v1 + {BROKEN}"))
     assert failure is None
     head, _ = runs.read_head()
     assert (head.state, head.step) == ("finished", STEPS)
@@ -112,9 +87,9 @@ async def test_an_environment_that_fails_is_quarantined_and_the_run_goes_on_with
     assert [record.ledger.imbalance for record in records if record.ledger] == [0] * STEPS
 
 
-async def test_with_no_environment_left_the_run_fails_and_says_so(tmp_path: Path):
+async def test_with_no_environment_left_the_run_fails_and_says_so():
     params = parameters(f"{BROKEN} + tests.support.environments:BrokenToo", failed_groups=8)
-    runs, _, failure = await carry_out(params, tmp_path)
+    runs, failure = await carry_out(params)
     assert isinstance(failure, LimitExceeded)
     head, _ = runs.read_head()
     assert head.state == "failed"

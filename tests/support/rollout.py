@@ -41,6 +41,11 @@ def solve(request: GenerationRequest) -> list[int]:
     return encode(f"={last[1:]}\n" if last[0] == "=" else f">{last[1:]}\n")
 
 
+def undecided(request: GenerationRequest) -> list[int]:
+    """As `solve`, but wrong every third time: rewards differ within a group."""
+    return encode(">a\n") if request.seed % 3 == 0 else solve(request)
+
+
 def manifest(number: int, run: str = "r", epoch: int = 1) -> WeightsManifest:
     return WeightsManifest(
         run, PolicyVersion(number, epoch), "anchor", None, (), {}, "float32", Probe((), ()), created_unix=0.0
