@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one valid episode led to. Infrastructure failures are no outcomes: they say nothing of the policy."""
-
-    task_id: str
-    solved: bool
-
-
-@dataclass(frozen=True, slots=True)
 class SolveRate:
-    """Episodes of a task, or of several, and how many of them succeeded."""
+    """Valid episodes of a task, or of several, and how many of them succeeded."""
 
     attempts: int = 0
     solved: int = 0
@@ -31,14 +23,6 @@ class SolveRate:
     def share(self) -> float:
         """In [0, 1]; 0 of none."""
         return self.solved / self.attempts if self.attempts else 0.0
-
-
-def solve_rates(outcomes: Iterable[Outcome]) -> dict[str, SolveRate]:
-    """Task id -> solve rate over all outcomes of the task, sorted by id."""
-    found: dict[str, SolveRate] = {}
-    for outcome in outcomes:
-        found[outcome.task_id] = found.get(outcome.task_id, SolveRate()) + SolveRate(1, int(outcome.solved))
-    return dict(sorted(found.items()))
 
 
 def by_level(rates: Mapping[str, SolveRate], levels: Mapping[str, int]) -> dict[int, SolveRate]:

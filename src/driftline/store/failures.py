@@ -61,9 +61,7 @@ def is_retryable(error: Exception) -> bool:
     """Whether trying again may help."""
     if isinstance(error, ClientError):
         return status(error) >= 500 or status(error) == 429 or code(error) in RETRYABLE_CODES
-    return isinstance(
-        error, BotoConnectionError | HTTPClientError | IncompleteReadError | ResponseStreamingError | OSError
-    )
+    return isinstance(error, TRANSPORT_ERRORS)
 
 
 def brief(error: Exception) -> str:

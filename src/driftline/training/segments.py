@@ -32,12 +32,6 @@ def span_lags(member: Trajectory, version: int) -> list[int]:
     return lags
 
 
-def token_lags(member: Trajectory, version: int) -> list[int]:
-    """Lag in versions of each token of a trajectory; 0 for tokens that were not sampled, or are newer."""
-    lags = span_lags(member, version)
-    return [lag if sampled else 0 for lag, sampled in zip(lags, member.loss_mask, strict=True)]
-
-
 def sampled_lags(member: Trajectory, version: int) -> Counter[int]:
     """Lag in versions -> sampled tokens that have it."""
     counts = Counter[int]()

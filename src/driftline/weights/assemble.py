@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
@@ -116,11 +115,6 @@ def check_fit(tensors: Mapping[str, Tensor], shapes: Shapes, manifest: WeightsMa
                 f"{name!r} of version {manifest.version} has shape {tuple(tensor.shape)}, the engine's model "
                 f"{tuple(shapes[name])}: the run's base model and the engine's differ"
             )
-
-
-def in_dtype(tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """The tensors with floating-point values in `dtype`; those that have it already are not copied."""
-    return {name: t.to(dtype) if t.is_floating_point() else t for name, t in tensors.items()}
 
 
 def _assemble(store: ObjectStore, manifest: WeightsManifest, held: HeldWeights | None) -> Assembled:

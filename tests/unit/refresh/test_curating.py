@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from driftline.environment import Task
 from driftline.refresh import curating, solving
 from driftline.refresh.curating import CurationRules
-from driftline.refresh.solving import Outcome, SolveRate
+from driftline.refresh.solving import SolveRate
 
 RULES = CurationRules()
 
@@ -82,9 +82,8 @@ def test_weights_are_a_distribution_over_the_pools_that_hold_tasks(counts: dict[
 
 
 def test_solve_rates_add_up() -> None:
-    rates = solving.solve_rates([Outcome("b", True), Outcome("a", False), Outcome("b", False)])
+    rates = solving.merged({"b": SolveRate(1, 1)}, {"a": SolveRate(1, 0), "b": SolveRate(1, 0)})
     assert list(rates.items()) == [("a", SolveRate(1, 0)), ("b", SolveRate(2, 1))]
-    assert solving.merged(rates, {"a": SolveRate(3, 3)})["a"] == SolveRate(4, 3)
     assert solving.by_level(rates, {"a": 2, "b": 2}) == {2: SolveRate(3, 1)}
     assert SolveRate().share == 0.0
 

@@ -9,7 +9,7 @@ import torch
 
 from driftline.records import Group
 from driftline.training.batch import TrainingBatch, assemble, weights_of_valid
-from driftline.training.segments import token_lags
+from driftline.training.segments import sampled_lags, span_lags
 from tests.support.training import group, trajectory
 
 
@@ -83,11 +83,13 @@ def test_lags_follow_the_segments():
     member = trajectory(
         tokens=range(6), mask=(False, True, False, True, True, True), segments=((0, 2), (3, 3), (5, 9))
     )
-    assert token_lags(member, version=5) == [0, 3, 0, 2, 2, 0]
+    assert span_lags(member, version=5) == [3, 3, 3, 2, 2, 0]
+    assert sampled_lags(member, version=5) == {3: 1, 2: 2, 0: 1}
 
 
 def test_a_trajectory_without_segments_has_no_lag():
-    assert token_lags(trajectory(segments=()), version=5) == [0, 0, 0, 0]
+    assert span_lags(trajectory(segments=()), version=5) == [0, 0, 0, 0]
+    assert not sampled_lags(trajectory(segments=()), version=5)
 
 
 def test_a_batch_without_a_valid_member_is_refused():
