@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from driftline.environment import Task, TaskFamily
+from driftline.environment import level_of as level_in_family
 from driftline.errors import ConfigurationError, CorruptObject, ObjectMissing, PreconditionFailed
 from driftline.records import FORMAT, decode, encode
 from driftline.refresh import curating, proposing, solving
@@ -161,8 +162,7 @@ def level_of(family: TaskFamily, task: Task, found: TaskSet | None = None) -> in
     note = found.notes.get(task.id) if found is not None else None
     if note is not None and note.level is not None:
         return note.level
-    says = getattr(family, "level_of", None)
-    return None if says is None else int(says(task))
+    return level_in_family(family, task)
 
 
 def newest_set(store: ObjectStore, name: str) -> TaskSet | None:

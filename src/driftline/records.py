@@ -103,6 +103,8 @@ class Trajectory:
     """(start, end) in Unix seconds of each engine request and tool call of the episode, in order."""
     reward_parts: Mapping[str, float] = field(default_factory=dict[str, float])
     """Name -> what it adds to the reward; empty unless the environment takes its reward apart."""
+    stratum: str = ""
+    """Of the task: which others are expected to be as hard (`driftline.rollout.strata`)."""
 
     @property
     def ended_by_itself(self) -> bool:
@@ -157,6 +159,17 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskSampling:
+    """How often groups play the tasks of each stratum of the task set, from group number `first` on."""
+
+    first: int
+    weights: Mapping[str, float]
+    """Stratum -> weight of each of its tasks, relative to those of others; above 0."""
+    unseen: float
+    """Weight of tasks whose stratum is not named."""
+
+
+@dataclass(frozen=True, slots=True)
 class Head:
     """The one mutable object of a run. Swapping it is the commit."""
 
@@ -176,6 +189,8 @@ class Head:
     """Objects of finished groups that cannot be read; their groups are to be played again."""
     holder: str = ""
     """Unique to the trainer that took the epoch: two never write the same head, so neither takes it for its own."""
+    task_sampling: tuple[TaskSampling, ...] = ()
+    """In ascending order; groups before the first one, and all where there is none, go by the pools' weights."""
     format: int = FORMAT
 
 
@@ -203,6 +218,7 @@ class GroupUse:
     uses: tuple[MemberUse, ...] = ()
     """Of every member, in order; empty in records of before there was admission: then all valid ones weigh 1."""
     environment: str = ""
+    stratum: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ def trajectories(draw: st.DrawFn, number: int, member: int, task_id: str) -> Tra
         finished_unix=draw(finite),
         request_seconds=tuple(draw(st.lists(st.tuples(finite, finite), max_size=3))),
         reward_parts=draw(st.dictionaries(texts, finite, max_size=3)),
+        stratum=draw(texts),
     )
 
 
@@ -91,9 +92,10 @@ def test_logprobs_keep_every_bit() -> None:
     assert [x.hex() for x in found] == [x.hex() for x in odd]
 
 
-def test_files_from_before_rewards_had_parts_are_read() -> None:
+@pytest.mark.parametrize("lacking", [["stratum"], ["reward_parts", "stratum"]])
+def test_files_from_before_there_were_strata_or_rewards_had_parts_are_read(lacking: list[str]) -> None:
     body = encode_groups(records.RUN, [records.group(3)])
-    table = pq.ParquetFile(io.BytesIO(body)).read().drop_columns(["reward_parts"])
+    table = pq.ParquetFile(io.BytesIO(body)).read().drop_columns(lacking)
     sink = io.BytesIO()
     pq.write_table(table, sink)
     assert decode_groups(sink.getvalue(), run=records.RUN, key=KEY) == [replace(records.group(3), key=KEY)]

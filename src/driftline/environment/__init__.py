@@ -53,6 +53,7 @@ from driftline.environment.contract import TaskFamily as TaskFamily
 from driftline.environment.mixture import Mixture as Mixture
 from driftline.environment.mixture import Part as Part
 from driftline.environment.mixture import family_named as family_named
+from driftline.environment.mixture import level_of as level_of
 from driftline.environment.mixture import named_parts as named_parts
 from driftline.environment.mixture import parts_of as parts_of
 from driftline.environment.mixture import shared as shared

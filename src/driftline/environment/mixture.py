@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from driftline.environment.abilities import GradedFamily
 from driftline.environment.contract import Environment, Message, StepResult, Task, TaskFamily
 from driftline.errors import ConfigurationError
 
@@ -133,6 +134,13 @@ def parts_of(family: TaskFamily, name: str) -> tuple[Part, ...]:
 def family_named(family: TaskFamily, name: str) -> TaskFamily:
     """The part of a mixture that has a name; the family itself where none has."""
     return next((part.family for part in parts_of(family, "") if part.name == name), family)
+
+
+def level_of(family: TaskFamily, task: Task) -> int | None:
+    """The level of difficulty of a task of a family, or of a part of it; None where nobody tells."""
+    of_task = (part.family for part in parts_of(family, "") if part.family.id == task.environment)
+    found = next(of_task, family)
+    return found.level_of(task) if isinstance(found, GradedFamily) else None
 
 
 def named_parts(name: str) -> list[tuple[str, float]]:

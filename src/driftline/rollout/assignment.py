@@ -1,7 +1,7 @@
 """What a group number stands for: a task, and the seeds of its members' requests. Pure.
 
-Group `g` plays a task by a function of (seed, g, task-set version, number of tasks) alone, so every cell, and a
-run that is repeated or resumed, assigns the same. The seeds do not depend on the run's name either: the same seed
+Group `g` plays a task by a function of (seed, g, task-set version, number of tasks) alone, and of the weights that HEAD
+names for it where tasks are sampled by learnability, so every cell, and a run that is resumed, assigns the same. The seeds do not depend on the run's name either: the same seed
 gives the same rewards in another run.
 """
 
@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from random import Random
+
+from driftline.records import TaskSampling
 
 SEED_BITS = 63
 """Engines take a signed 64-bit seed."""
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 BLOCK_GROUPS = 64
 """Each block of so many groups is drawn from the pools in exactly the same numbers."""
 
@@ -61,6 +66,41 @@ def pooled_task_index(
     pool = order[place]
     rank = block * dict(counts)[pool] + order[:place].count(pool)
     return pools[pool][task_index(seed, rank, f"{task_set}/{pool}", len(pools[pool]))]
+
+
+def sampling_of(task_sampling: Sequence[TaskSampling], group: int) -> TaskSampling | None:
+    """How group number `group` samples its task; None is by the pools' weights.
+
+    Args:
+        task_sampling: HEAD's, in ascending order of their first groups.
+        group: Group number.
+    """
+    begun = [sampling for sampling in task_sampling if sampling.first <= group]
+    return begun[-1] if begun else None
+
+
+def stratified_task_index(
+    seed: int, group: int, task_set: str, strata: Mapping[str, Sequence[int]], sampling: TaskSampling
+) -> int:
+    """Index of the task that group number `group` plays where strata are sampled by weights.
+
+    A stratum is drawn in proportion to its tasks' weight. Consecutive groups step through the strata by the golden
+    ratio (an additive recurrence of low discrepancy), so that any few of them come close to the shares, whatever the
+    weights before. Within each pass of as many groups as a stratum has tasks, none of them is played twice.
+
+    Args:
+        seed: Of the run.
+        group: Group number.
+        task_set: Version.
+        strata: Stratum -> indices of its tasks; none is empty.
+        sampling: Weights.
+    """
+    names = sorted(strata)
+    shares = [sampling.weights.get(name, sampling.unseen) * len(strata[name]) for name in names]
+    reached = list(accumulate(shares))
+    place = (_hash("stratum", seed) / 2**SEED_BITS + group * GOLDEN_RATIO) % 1.0
+    stratum = names[min(bisect_right(reached, place * reached[-1]), len(names) - 1)]
+    return strata[stratum][task_index(seed, group, f"{task_set}/{stratum}", len(strata[stratum]))]
 
 
 @lru_cache(maxsize=64)

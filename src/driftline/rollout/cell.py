@@ -17,7 +17,7 @@ from typing import Any
 
 from driftline.engine.protocol import Engine
 from driftline.engine.tokens import Renderer
-from driftline.environment import TaskFamily
+from driftline.environment import TaskFamily, level_of
 from driftline.errors import NoProgress
 from driftline.params import RunParameters, settings
 from driftline.process import child_main, emit, exit_codes
@@ -93,7 +93,13 @@ async def collect(
     )
     guard = EnvironmentGuard()
     families = PlayedFamilies(parameters, family, engine, renderer, guard, busy)
-    tasks = TaskSource(run_store.store, parameters.environment.task_set, parameters.seed, threads)
+    tasks = TaskSource(
+        run_store.store,
+        parameters.environment.task_set,
+        parameters.seed,
+        threads,
+        partial(level_of, family),
+    )
     place = place_of(cell, parameters.rollout.cells)
     prober = Prober(
         run_store.store,

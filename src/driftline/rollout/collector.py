@@ -282,8 +282,9 @@ class Collector:
             self._spawn(self._claim(group), self._claiming, f"claim of group {group}")
 
     async def _claim(self, number: int) -> None:
-        task_set = assignment.task_set_of(self._follower.newest.task_sets, number)
-        task = await self._tasks.of_group(number, task_set)
+        head = self._follower.newest
+        task_set = assignment.task_set_of(head.task_sets, number)
+        task = await self._tasks.of_group(number, task_set, assignment.sampling_of(head.task_sampling, number))
         asked_at = self._monotonic()
         claim = await self._threads.run(
             self._run_store.claim, number, self._place.name, task.id, task_set, self._rollout.lease_s
@@ -292,8 +293,8 @@ class Collector:
             self._ledger.held_elsewhere(number, self._monotonic() + self._rollout.lease_s)
             return
         task = task if claim.task_id == task.id else await self._tasks.of_claim(claim)
-        rollout = self._rollout
-        self._open[number] = OpenGroup(claim, task, rollout.group_size, asked_at, rollout.surplus_members)
+        stratum, rollout = await self._tasks.stratum(task, claim.task_set), self._rollout
+        self._open[number] = OpenGroup(claim, task, rollout.group_size, asked_at, rollout.surplus_members, stratum)
 
     def _start_more(self) -> None:
         acknowledged = self._follower.acknowledged
@@ -311,8 +312,9 @@ class Collector:
     async def _play(self, group: OpenGroup, member: int) -> None:
         claim, priority = group.claim, self._planner.begin(group, member)
         spec = EpisodeSpec(
-            self._run_store.run, claim.cell, claim.group, member, claim.attempt, group.task, claim.task_set, priority
-        )
+            self._run_store.run, claim.cell, claim.group, member, claim.attempt, group.task, claim.task_set, priority,
+            group.stratum,
+        )  # fmt: skip
         episode = group.episodes[member] = Episode(spec, self._resources)
         self._tally.begin(episode)
         ended, trajectory = False, None

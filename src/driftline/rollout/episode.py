@@ -59,6 +59,8 @@ class EpisodeSpec:
     task_set: str
     priority: int = 0
     """Of its requests in the engine; lower runs first."""
+    stratum: str = ""
+    """Of the task, in its task set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +374,7 @@ class Episode:
             started_unix=started_unix,
             finished_unix=self._using.clock(),
             request_seconds=tuple(self._request_seconds),
+            stratum=spec.stratum,
         )
 
 

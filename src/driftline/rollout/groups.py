@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
 from driftline.environment import Task
 from driftline.errors import ConfigurationError
-from driftline.records import Claim, Group, Trajectory, TrajectoryStatus
-from driftline.rollout import assignment
+from driftline.records import Claim, Group, TaskSampling, Trajectory, TrajectoryStatus
+from driftline.rollout import assignment, strata
 from driftline.rollout.background import StoreThreads, cancel_and_wait
 from driftline.rollout.episode import Episode
 from driftline.store import tasksets
@@ -32,6 +33,8 @@ class OpenGroup:
     """Monotonic seconds at which the lease was last taken."""
     surplus: int = 0
     """Members that may yet be played in place of others that failed."""
+    stratum: str = ""
+    """Of the task."""
     waiting: list[int] = field(init=False)
     episodes: dict[int, Episode] = field(default_factory=dict[int, Episode])
     playing: dict[int, asyncio.Task[None]] = field(default_factory=dict[int, asyncio.Task[None]])
@@ -76,18 +79,35 @@ class OpenGroup:
 class TaskSource:
     """The task sets of a run, each version read once."""
 
-    def __init__(self, store: ObjectStore, name: str, seed: int, threads: StoreThreads) -> None:
+    def __init__(
+        self, store: ObjectStore, name: str, seed: int, threads: StoreThreads, level_of: Callable[[Task], int | None]
+    ) -> None:
+        """Begin with nothing read.
+
+        Args:
+            store: Where the task sets are.
+            name: The task set's name.
+            seed: Of the run.
+            threads: In which versions are read.
+            level_of: Level of difficulty of a task, None where it has none.
+        """
         self._store = store
         self._name = name
         self._seed = seed
         self._threads = threads
+        self._level_of = level_of
         self._loading: dict[str, asyncio.Task[TaskSet]] = {}
         self._by_id: dict[str, dict[str, Task]] = {}
+        self._strata: dict[str, dict[str, tuple[int, ...]]] = {}
 
-    async def of_group(self, group: int, task_set: str) -> Task:
-        """The task that a group number plays."""
+    async def of_group(self, group: int, task_set: str, sampling: TaskSampling | None = None) -> Task:
+        """The task that a group number plays: by strata, where there is a sampling of them, else by pools."""
         found = await self._load(task_set)
-        if found.weights:
+        if sampling is not None:
+            if task_set not in self._strata:
+                self._strata[task_set] = strata.members(found, self._level_of)
+            index = assignment.stratified_task_index(self._seed, group, task_set, self._strata[task_set], sampling)
+        elif found.weights:
             index = assignment.pooled_task_index(self._seed, group, task_set, found.members, found.weights)
         else:
             index = assignment.task_index(self._seed, group, task_set, len(found.tasks))
@@ -106,6 +126,10 @@ class TaskSource:
                 f"task {claim.task_id} of group {claim.group} is not in task set {self._name} {claim.task_set}"
             )
         return by_id[claim.task_id]
+
+    async def stratum(self, task: Task, task_set: str) -> str:
+        """The stratum of a task of a version."""
+        return strata.stratum_of(task, await self._load(task_set), self._level_of)
 
     async def close(self) -> None:
         """Stop loading. Those that wait for it are cancelled."""

@@ -27,6 +27,11 @@ class EnvironmentParameters(Section):
     follow_task_set: bool = Field(
         True, description="Take up, between groups, what a refresh makes from the task-set version in use."
     )
+    task_sampling: Literal["pools", "learnability"] = Field(
+        "pools",
+        description="Which tasks groups play: `pools`: by the weights of the version's pools, or all alike; "
+        "`learnability`: mostly those of levels (or pools) that the run's last steps solved at times.",
+    )
     max_turns: int = Field(20, ge=1, description="Turns after which an episode is truncated.")
     step_deadline_s: float = Field(10.0, gt=0, description="Deadline of one reset or step, in seconds.")
     episode_deadline_s: float = Field(120.0, gt=0, description="Deadline of a whole episode, in seconds.")

@@ -53,10 +53,11 @@ SCHEMA = pa.schema(
         ("finished_unix", pa.float64()),
         ("request_seconds", pa.list_(pa.struct([("start", pa.float64()), ("end", pa.float64())]))),
         ("reward_parts", pa.map_(pa.string(), pa.float64())),
+        ("stratum", pa.string()),
     ]
 )
-LATER = ("reward_parts",)
-"""Columns that files of earlier writers do not have."""
+LATER = ("reward_parts", "stratum")
+"""Columns that files of earlier writers do not have, in the order in which they came."""
 FORMAT_KEY = b"driftline.format"
 RUN_KEY = b"driftline.run"
 ACCOUNT_KEY = b"driftline.account"
@@ -147,7 +148,8 @@ def _check_metadata(schema: pa.Schema, run: str, key: str) -> None:
     owner = metadata.get(RUN_KEY, b"").decode(errors="replace")
     if owner != run:
         raise CorruptObject(f"{key} belongs to run {owner!r}, not to {run!r}")
-    if not schema.equals(SCHEMA) and not schema.equals(pa.schema([f for f in SCHEMA if f.name not in LATER])):
+    known = (pa.schema([f for f in SCHEMA if f.name not in LATER[came:]]) for came in range(len(LATER) + 1))
+    if not any(schema.equals(columns) for columns in known):
         raise CorruptObject(f"{key} has other columns than format {FORMAT} says")
 
 

@@ -95,6 +95,9 @@ TASK_SET_SHARE = _row(
 )
 TASK_SET_SUCCESS = _row("tasks/success_newest_version", "share", "Success on those groups.")
 TASK_SET_SUCCESS_OLDER = _row("tasks/success_older_versions", "share", "Success on the others.")
+EFFECTIVE_STRATA = _row(
+    "tasks/effective_strata", "1", "Levels or pools that the batch's groups play, as exp of their entropy."
+)
 POOL_SUCCESS = {pool: _row(f"tasks/success_{pool}", "share", text) for pool, text in pools.SUCCESS.items()}
 POOL_SHARE = {pool: _row(f"tasks/groups_{pool}", "share", text) for pool, text in pools.SHARE.items()}
 ENVIRONMENT_FAILURE_SHARE = _row("environments/failure_share", "share", "Last episodes failed, of the worst one.")

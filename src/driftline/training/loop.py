@@ -317,6 +317,7 @@ class TrainingLoop:
                 given_up=(),
                 lead_groups=lead_groups,
                 task_sets=self._task_sets.next(head, self._health.quarantined),
+                task_sampling=self._task_sets.sampling(head, record),
             )
         )
         self._intake.committed()

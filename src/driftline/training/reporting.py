@@ -55,6 +55,7 @@ def group_use(judged: Judged) -> GroupUse:
         sampled_tokens=sum(member.sampled_tokens for member in valid),
         uses=uses,
         environment=environment_of(group),
+        stratum=group.trajectories[0].stratum,
     )
 
 

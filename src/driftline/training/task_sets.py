@@ -12,17 +12,18 @@ in use, and of what is taken up after it.
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 
 from driftline.errors import CorruptObject, LimitExceeded, ObjectMissing
 from driftline.params import RunParameters
-from driftline.records import EpisodeCounts, GroupUse, Head, StepRecord, decode
+from driftline.records import EpisodeCounts, GroupUse, Head, StepRecord, TaskSampling, decode
 from driftline.store import keys, tasksets
 from driftline.store.protocol import ObjectStore
 from driftline.store.tasksets import TaskSet, TaskSetHead
 from driftline.tracking import metrics
 from driftline.tracking.summary import mean
+from driftline.training import curriculum
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,8 @@ class TaskSetFollower:
         self._name = params.environment.task_set
         self._groups_per_step = params.rollout.groups_per_step
         self._follow = params.environment.follow_task_set
+        self._by_learnability = params.environment.task_sampling == "learnability"
+        self._recent = deque(records, maxlen=curriculum.RECENT_STEPS)
         self._unadmitted = first_unadmitted(records, head, self._groups_per_step)
         self._etag = ""
         self._sets: dict[str, TaskSet | None] = {}
@@ -97,6 +100,16 @@ class TaskSetFollower:
         log.info("task set %s: version %s from group %d on", self._name, wanted, self._unadmitted)
         return taken_up(head.task_sets, self._unadmitted, wanted)
 
+    def sampling(self, head: Head, record: StepRecord) -> tuple[TaskSampling, ...]:
+        """The samplings of the head that is about to be committed, with a record, in place of `head`.
+
+        They are asked for after the pairs (`next`), and hold for the same groups.
+        """
+        if not self._by_learnability:
+            return head.task_sampling
+        self._recent.append(record)
+        return curriculum.taken_up(head.task_sampling, curriculum.task_sampling([*self._recent], self._unadmitted))
+
     def metrics(self, uses: Sequence[GroupUse], head: Head) -> dict[str, float]:
         """How the batch did on each pool, and on the newest version, by the names of the table."""
         success, newest = defaultdict[str, list[float]](list), head.task_sets[-1][1]
@@ -108,6 +121,7 @@ class TaskSetFollower:
         older = [use.success_mean for use in uses if use.task_set != newest and use.valid_members]
         return {
             metrics.TASK_SET_NUMBER: float(len(head.task_sets) - 1),
+            metrics.EFFECTIVE_STRATA: curriculum.effective_strata(uses),
             metrics.TASK_SET_SHARE: len(of_newest) / max(1, len(of_newest) + len(older)),
             **({metrics.TASK_SET_SUCCESS: mean(of_newest) or 0.0} if of_newest else {}),
             **({metrics.TASK_SET_SUCCESS_OLDER: mean(older) or 0.0} if older else {}),

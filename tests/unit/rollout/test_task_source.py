@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 
+from driftline.environment import Task, level_of, resolve
 from driftline.errors import ConfigurationError
-from driftline.records import Claim
+from driftline.records import Claim, TaskSampling
+from driftline.rollout import strata
 from driftline.rollout.background import StoreThreads
 from driftline.rollout.groups import TaskSource
 from driftline.store import tasksets
 from driftline.store.memory import MemoryStore
-from driftline.store.tasksets import TaskNote
+from driftline.store.tasksets import TaskNote, TaskSet
 from tests.support.rollout import FAMILY
 
 NAME = "pc"
@@ -26,7 +29,7 @@ async def test_groups_of_a_pooled_version_are_drawn_by_weight_and_those_of_the_o
     pooled = tasksets.publish(
         store, NAME, tasks, notes=notes, weights={"useful": 0.75, "too_hard": 0.25}, parent=plain
     )
-    source, again = (TaskSource(store, NAME, 5, threads) for _ in range(2))
+    source, again = (TaskSource(store, NAME, 5, threads, partial(level_of, FAMILY)) for _ in range(2))
     drawn = [await source.of_group(group, pooled) for group in range(64, 128)]
     assert Counter(notes[task.id].pool for task in drawn) == {"useful": 48, "too_hard": 16}
     assert drawn == [await again.of_group(group, pooled) for group in range(64, 128)]
@@ -37,3 +40,31 @@ async def test_groups_of_a_pooled_version_are_drawn_by_weight_and_those_of_the_o
         await source.of_claim(Claim(70, "c0", 1, "x", pooled, 0.0))
     await source.close()
     threads.close()
+
+
+async def test_with_a_sampling_they_are_drawn_by_strata():
+    store, threads = MemoryStore(), StoreThreads()
+    family = resolve("pointer_chase/v1")
+    tasks = [task for level in range(4) for task in family.generate_level(level, 1, 16)]
+    version = tasksets.publish(store, NAME, tasks, held_out=family.generate(9, 4))
+    source = TaskSource(store, NAME, 5, threads, partial(level_of, family))
+    sampling = TaskSampling(0, {"pointer_chase/v1/level 0": 0.6, "pointer_chase/v1/level 1": 0.2}, 0.1)
+    drawn = [await source.of_group(group, version, sampling) for group in range(200)]
+    counts = Counter(family.level_of(task) for task in drawn)
+    assert all(abs(counts[level] - 200 * share) <= 3 for level, share in enumerate((0.6, 0.2, 0.1, 0.1)))
+    assert {await source.stratum(task, version) for task in drawn} == {
+        f"pointer_chase/v1/level {level}" for level in range(4)
+    }
+    passes = [[task.id for task in drawn[at : at + 16]] for at in range(0, 200, 16)]
+    assert all(len({*played}) == len(played) for played in passes), "a task came again within a pass"
+    await source.close()
+    threads.close()
+
+
+def test_a_stratum_is_the_noted_level_or_the_level_the_family_knows_or_the_pool_or_the_environment():
+    task, other = (Task(name, "digits/v1", {}) for name in "ab")
+    notes = {"a": TaskNote("useful", level=7), "b": TaskNote("too_hard")}
+    curated, plain = TaskSet((task, other), notes, {"useful": 1.0}), TaskSet((task, other))
+    assert strata.members(curated, lambda _: None) == {"digits/v1/level 7": (0,), "digits/v1/too_hard": (1,)}
+    assert strata.members(curated, lambda _: 3) == {"digits/v1/level 3": (1,), "digits/v1/level 7": (0,)}
+    assert strata.members(plain, lambda _: None) == {"digits/v1": (0, 1)}

@@ -1,0 +1,36 @@
+"""Strata of a task set: tasks of one environment that are expected to be as hard as one another.
+
+Those of one level of difficulty, where the family has levels; else those of one pool, where a refresh has curated the
+version; else all. What the policy's success on some says of the others is what a run samples tasks by
+(`environment.task_sampling`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from driftline.environment import Task
+from driftline.store.tasksets import TaskSet
+
+LevelOf = Callable[[Task], int | None]
+"""Level of difficulty of a task, None where it has none."""
+
+
+def stratum_of(task: Task, found: TaskSet, level_of: LevelOf) -> str:
+    """Name of the stratum of a task of a version: `<environment>/level <n>`, `<environment>/<pool>` or `<environment>`.
+
+    The level is the one that a refresh has noted, or what the family says.
+    """
+    note = found.notes.get(task.id)
+    level = note.level if note is not None and note.level is not None else level_of(task)
+    if level is not None:
+        return f"{task.environment}/level {level}"
+    return f"{task.environment}/{note.pool}" if note is not None else task.environment
+
+
+def members(found: TaskSet, level_of: LevelOf) -> dict[str, tuple[int, ...]]:
+    """Stratum -> indices of its tasks, sorted by name."""
+    by_stratum: dict[str, list[int]] = {}
+    for index, task in enumerate(found.tasks):
+        by_stratum.setdefault(stratum_of(task, found, level_of), []).append(index)
+    return {stratum: tuple(by_stratum[stratum]) for stratum in sorted(by_stratum)}
