@@ -1,11 +1,16 @@
-"""What curation is worth: training on a curated task set, against a fixed one of the generator's full distribution.
+"""What curation is worth: training on chosen tasks, against a fixed task set of the generator's full distribution.
 
     python -m benchmarks.curation_study --state study.json --plots docs/images [--seeds 0 1 2] [--json figures.json]
 
-Both arms begin with the same base policy and the same first version, drawn from the full distribution; both are
-evaluated on the same held-out tasks, of that distribution too. `fixed` goes on with it. `curated` has a refresh every
-`--refresh-every` steps, beside the training: it proposes tasks at the levels that are useful by the run's last steps,
-measures some with probe groups, and publishes a version, which the run takes up.
+All arms begin with the same base policy and the same first version, drawn from the full distribution; all are
+evaluated on the same held-out tasks, of that distribution too.
+
+| arm | |
+|---|---|
+| fixed | goes on with the first version, whose tasks are played in turn |
+| refreshed | a refresh every `--refresh-every` steps, beside the training, proposes tasks at the levels that are useful by the run's last steps, measures some with probe groups, and publishes a version, which the run takes up; tasks are drawn by the weights of its pools |
+| sampled | goes on with the first version; tasks are sampled by what the last steps learned from others of their level |
+| curated | both: refreshed, and sampled |
 
 Each arm is a whole run: a real vLLM engine that stays warm over all of them, DeepSpeed in its own process, a real
 SeaweedFS between them. Held-out success is measured of every `--evaluate-every`th version, when the run is over.
@@ -20,7 +25,7 @@ import argparse
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -47,7 +52,13 @@ from tasks.refreshing import carry_out
 log = logging.getLogger("curation-study")
 
 ENVIRONMENT = "pointer_chase/v1"
-ARMS = ("fixed", "curated")
+ARMS: Mapping[str, tuple[bool, bool]] = {
+    "fixed": (False, False),
+    "refreshed": (True, False),
+    "sampled": (False, True),
+    "curated": (True, True),
+}
+"""Arm -> whether its task set is refreshed, and whether its tasks are sampled by what is learned from them."""
 GROUPS_A_STEP = 16
 GROUP_SIZE = 8
 TRAIN_TASKS = 1024
@@ -78,13 +89,15 @@ class Choice:
 
 def parameters(arm: str, seed: int, choice: Choice) -> RunParameters:
     """The run of an arm."""
+    refreshed, sampled = ARMS[arm]
     return RunParameters.model_validate(
         {
             "seed": seed,
             "model": {"warm_start_steps": choice.warm_start_steps},
             "environment": {
                 "id": ENVIRONMENT, "task_set": f"curation-{arm}-s{seed}", "train_tasks": TRAIN_TASKS,
-                "held_out_tasks": HELD_OUT_TASKS, "follow_task_set": arm == "curated",
+                "held_out_tasks": HELD_OUT_TASKS, "follow_task_set": refreshed,
+                "task_sampling": "learnability" if sampled else "pools",
             },
             "rollout": {"groups_per_step": GROUPS_A_STEP, "group_size": GROUP_SIZE},
             "overlap": {"lead_groups": choice.lead_groups},
@@ -136,7 +149,7 @@ async def run_arm(runs: WarmRuns, arm: str, seed: int, choice: Choice) -> dict[s
     proposal = first_version(family, seed, choice)
     found = await runs.begin(parameters(arm, seed, choice), f"{arm}-s{seed}", proposal=proposal)
     async with asyncio.TaskGroup() as group:
-        beside = [group.create_task(keep_refreshing(family, found, seed, choice))] if arm == "curated" else []
+        beside = [group.create_task(keep_refreshing(family, found, seed, choice))] if ARMS[arm][0] else []
         await runs.finish(found, deadline_s=ARM_DEADLINE_S)
         for task in beside:
             task.cancel()
@@ -200,6 +213,7 @@ def figures_of(arm: str, seed: int, records: Sequence[StepRecord], held_out: dic
                 "success": record.metrics[metrics.SUCCESS_MEAN],
                 "zero_variance_share": sum(use.weight == 0 for use in record.groups) / len(record.groups),
                 "tokens": tokens,
+                "effective_strata": record.metrics[metrics.EFFECTIVE_STRATA],
                 "newest_version_share": record.metrics[metrics.TASK_SET_SHARE],
                 "version_number": record.metrics[metrics.TASK_SET_NUMBER],
                 "k3_nats": record.metrics[metrics.K3],
@@ -209,9 +223,9 @@ def figures_of(arm: str, seed: int, records: Sequence[StepRecord], held_out: dic
     }
 
 
-async def carry_out_arms(state: State, seeds: Sequence[int], choice: Choice) -> None:
+async def carry_out_arms(state: State, arms: Sequence[str], seeds: Sequence[int], choice: Choice) -> None:
     """Run what is not done yet, one seed after the other."""
-    missing = state.missing(ARMS, seeds)
+    missing = state.missing(arms, seeds)
     if not missing:
         return
     async with warm_runs(parameters("fixed", 0, choice).engine) as runs:
@@ -222,6 +236,7 @@ def main() -> None:
     """Run the arms that lack, print the table, draw the plots."""
     log_progress()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--arms", choices=ARMS, nargs="+", default=["fixed", "curated"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--distribution", choices=("levels", "generator"), default="levels")
@@ -239,7 +254,7 @@ def main() -> None:
     given = parser.parse_args()
     choice = Choice(**{name: getattr(given, name) for name in Choice.__dataclass_fields__})
     state = open_state(parser, given.state, {"choice": asdict(choice)}, "results")
-    asyncio.run(carry_out_arms(state, given.seeds, choice))
+    asyncio.run(carry_out_arms(state, given.arms, given.seeds, choice))
     results = list(state.results.values())
     rows = summarise(results)
     print(table(rows))

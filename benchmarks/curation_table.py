@@ -14,38 +14,42 @@ TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9)
 """Held-out successes that the arms are compared at, besides the one that the fixed arm ends with."""
 SMOOTHED = 3
 """Evaluations that a success is averaged over: one alone is of 256 episodes, and has a standard error of 0.03."""
-COLORS: Mapping[str, str] = {"fixed": "#c4622d", "curated": "#2f8f6b"}
+COLORS: Mapping[str, str] = {"fixed": "#c4622d", "refreshed": "#8a7fb0", "sampled": "#3b7dd8", "curated": "#2f8f6b"}
 PIXELS = 110
 
 
 def summarise(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One row a seed and target: steps and tokens of both arms until they first reached it, and their ratios."""
+    """One row a seed, arm and target: steps and tokens until `fixed` and the arm first reached it, and their ratios."""
     rows: list[dict[str, Any]] = []
-    for seed in sorted({found["seed"] for found in results}):
-        arms = {found["arm"]: found for found in results if found["seed"] == seed}
-        if arms.keys() != {"fixed", "curated"}:
-            continue
-        fixed, curated = arms["fixed"], arms["curated"]
+    for fixed in sorted(_of("fixed", results), key=lambda found: found["seed"]):
         final = smoothed(fixed)[-1]["success"]
-        for name, target in [("fixed's last", final), *((f"{target:g}", target) for target in TARGETS)]:
-            one, other = reached(fixed, target), reached(curated, target)
-            rows.append(
-                {
-                    "seed": seed,
-                    "target": name,
-                    "success": target,
-                    "fixed_steps": one and one["step"],
-                    "curated_steps": other and other["step"],
-                    "steps_ratio": _ratio(one, other, "step"),
-                    "fixed_tokens": one and one["tokens"],
-                    "curated_tokens": other and other["tokens"],
-                    "tokens_ratio": _ratio(one, other, "tokens"),
-                    "fixed_zero_variance": fixed["zero_variance_share"],
-                    "curated_zero_variance": curated["zero_variance_share"],
-                    "zero_variance_ratio": curated["zero_variance_share"] / max(1e-9, fixed["zero_variance_share"]),
-                }
-            )
+        targets = [("fixed's last", final), *((f"{target:g}", target) for target in TARGETS)]
+        others = [found for arm in COLORS for found in _of(arm, results) if found["seed"] == fixed["seed"]]
+        rows += [_row(fixed, found, *target) for found in others if found is not fixed for target in targets]
     return rows
+
+
+def _of(arm: str, results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [found for found in results if found["arm"] == arm]
+
+
+def _row(fixed: Mapping[str, Any], found: Mapping[str, Any], name: str, target: float) -> dict[str, Any]:
+    one, other = reached(fixed, target), reached(found, target)
+    return {
+        "seed": fixed["seed"],
+        "arm": found["arm"],
+        "target": name,
+        "success": target,
+        "fixed_steps": one and one["step"],
+        "steps": other and other["step"],
+        "steps_ratio": _ratio(one, other, "step"),
+        "fixed_tokens": one and one["tokens"],
+        "tokens": other and other["tokens"],
+        "tokens_ratio": _ratio(one, other, "tokens"),
+        "fixed_zero_variance": fixed["zero_variance_share"],
+        "zero_variance": found["zero_variance_share"],
+        "zero_variance_ratio": found["zero_variance_share"] / max(1e-9, fixed["zero_variance_share"]),
+    }
 
 
 def smoothed(found: Mapping[str, Any]) -> list[dict[str, float]]:
@@ -72,7 +76,7 @@ def reached(found: Mapping[str, Any], target: float) -> dict[str, float] | None:
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as a Markdown table."""
     if not rows:
-        return "no seed has both arms yet"
+        return "no seed has another arm beside fixed yet"
     return markdown_table(((title, title) for title in rows[0]), rows)
 
 
@@ -96,6 +100,8 @@ def plot(results: Sequence[Mapping[str, Any]], directory: Path) -> None:
     over_tokens.set(xlabel="thousand tokens generated, measuring included", ylabel="held-out success")
     variance.set(xlabel="step", ylabel="share of groups without variance, mean of 5 steps")
     for arm, color in COLORS.items():
+        if not _of(arm, results):
+            continue
         over_steps.plot([], [], color=color, label=arm)
     over_steps.legend(fontsize=8)
     directory.mkdir(parents=True, exist_ok=True)

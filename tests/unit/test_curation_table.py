@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.curation_study import (
+    ARMS,
     Choice,
     figures_of,
     first_version,
@@ -48,16 +49,17 @@ def test_a_target_is_reached_between_two_evaluations_or_never():
 
 def test_arms_are_compared_within_a_seed():
     fixed, curated = arm("fixed", [0.2] * 3 + [0.8] * 6), arm("curated", [0.2] + [0.8] * 8, tokens=120, zero=0.2)
-    rows = {row["target"]: row for row in summarise([fixed, curated, arm("fixed", [0.1], seed=1)])}
-    assert {row["seed"] for row in rows.values()} == {0}
+    results = [curated, arm("sampled", [0.9], seed=1), fixed, arm("fixed", [0.1], seed=2)]
+    rows = {row["target"]: row for row in summarise(results)}
+    assert {(row["seed"], row["arm"]) for row in rows.values()} == {(0, "curated")}
     last = rows["fixed's last"]
     assert last["success"] == pytest.approx(0.8)
-    assert (last["fixed_steps"], last["curated_steps"]) == (pytest.approx(10.0), pytest.approx(6.0))
+    assert (last["fixed_steps"], last["steps"]) == (pytest.approx(10.0), pytest.approx(6.0))
     assert last["steps_ratio"] == pytest.approx(0.6)
     assert last["tokens_ratio"] == pytest.approx(0.72)
     assert last["zero_variance_ratio"] == pytest.approx(0.5)
     assert rows["0.9"]["steps_ratio"] is None
-    assert "| 0 | 0.9 |" in table([*rows.values()])
+    assert "| 0 | curated | 0.9 |" in table([*rows.values()])
 
 
 def test_both_arms_begin_with_the_full_distribution_and_share_what_is_held_out():
@@ -70,6 +72,10 @@ def test_both_arms_begin_with_the_full_distribution_and_share_what_is_held_out()
     assert len(full_distribution(FAMILY, "generator", 3, 20)) == 20
     assert parameters("fixed", 0, CHOICE).environment.follow_task_set is False
     assert parameters("curated", 0, CHOICE).environment.follow_task_set is True
+    assert [parameters(arm, 0, CHOICE).environment.task_sampling for arm in ARMS] == [
+        *("pools",) * 2,
+        *("learnability",) * 2,
+    ]
     assert options(CHOICE).rules.weights["useful"] == 0.8
 
 
