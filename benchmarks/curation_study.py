@@ -5,12 +5,16 @@
 All arms begin with the same base policy and the same first version, drawn from the full distribution; all are
 evaluated on the same held-out tasks, of that distribution too.
 
-| arm | |
-|---|---|
-| fixed | goes on with the first version, whose tasks are played in turn |
-| refreshed | a refresh every `--refresh-every` steps, beside the training, proposes tasks at the levels that are useful by the run's last steps, measures some with probe groups, and publishes a version, which the run takes up; tasks are drawn by the weights of its pools |
-| sampled | goes on with the first version; tasks are sampled by what the last steps learned from others of their level |
-| curated | both: refreshed, and sampled |
+| arm | refreshed | sampled |
+|---|---|---|
+| fixed | | |
+| refreshed | x | |
+| sampled | | x |
+| curated | x | x |
+
+Refreshed: a refresh every `--refresh-every` steps, beside the training, proposes tasks at the levels that are useful
+by the run's last steps, measures some with probe groups, and publishes a version, which the run takes up. Sampled:
+groups play tasks of the levels that the last steps solved at times; otherwise they go by the pools of the version.
 
 Each arm is a whole run: a real vLLM engine that stays warm over all of them, DeepSpeed in its own process, a real
 SeaweedFS between them. Held-out success is measured of every `--evaluate-every`th version, when the run is over.

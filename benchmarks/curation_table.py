@@ -14,12 +14,17 @@ TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9)
 """Held-out successes that the arms are compared at, besides the one that the fixed arm ends with."""
 SMOOTHED = 3
 """Evaluations that a success is averaged over: one alone is of 256 episodes, and has a standard error of 0.03."""
-COLORS: Mapping[str, str] = {"fixed": "#c4622d", "refreshed": "#8a7fb0", "sampled": "#3b7dd8", "curated": "#2f8f6b"}
+COLORS: Mapping[str, str] = {
+    "fixed": "#c4622d",
+    "refreshed": "#8a7fb0",
+    "sampled": "#3b7dd8",
+    "curated": "#2f8f6b",
+}
 PIXELS = 110
 
 
 def summarise(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One row a seed, arm and target: steps and tokens until `fixed` and the arm first reached it, and their ratios."""
+    """One row a seed, arm and target: steps and tokens of `fixed` and of the arm until they first reached it."""
     rows: list[dict[str, Any]] = []
     for fixed in sorted(_of("fixed", results), key=lambda found: found["seed"]):
         final = smoothed(fixed)[-1]["success"]

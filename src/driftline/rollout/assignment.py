@@ -1,8 +1,9 @@
 """What a group number stands for: a task, and the seeds of its members' requests. Pure.
 
-Group `g` plays a task by a function of (seed, g, task-set version, number of tasks) alone, and of the weights that HEAD
-names for it where tasks are sampled by learnability, so every cell, and a run that is resumed, assigns the same. The seeds do not depend on the run's name either: the same seed
-gives the same rewards in another run.
+Group `g` plays a task by a function of (seed, g, task-set version, number of tasks) alone, so every cell, and a
+run that is repeated or resumed, assigns the same. Where tasks are sampled by learnability, the weights that HEAD
+names for `g` are an argument too; they come of the steps before. The seeds do not depend on the run's name either:
+the same seed gives the same rewards in another run.
 """
 
 from __future__ import annotations

@@ -17,9 +17,12 @@ LevelOf = Callable[[Task], int | None]
 
 
 def stratum_of(task: Task, found: TaskSet, level_of: LevelOf) -> str:
-    """Name of the stratum of a task of a version: `<environment>/level <n>`, `<environment>/<pool>` or `<environment>`.
+    """Name of the stratum of a task: `<environment>/level <n>`, `<environment>/<pool>` or `<environment>`.
 
-    The level is the one that a refresh has noted, or what the family says.
+    Args:
+        task: One of the version's.
+        found: The version. A level that a refresh has noted goes before what the family says.
+        level_of: Of the family.
     """
     note = found.notes.get(task.id)
     level = note.level if note is not None and note.level is not None else level_of(task)

@@ -1,9 +1,9 @@
 """Which tasks the next groups should play: those that the policy solves at times. Pure.
 
-A group teaches by the variance of its rewards, p (1 - p) where its members succeed with probability p. Nothing is learned
-of a task that is always solved, or never (learnability: Tzannetos et al. 2023, Rutherford et al. 2024). A stratum of the
-task set (`driftline.rollout.strata`) has its p from the groups of the last steps, the older the less: so one that was
-not played for a while is expected to be anywhere again, and is looked at now and then.
+A group teaches by the variance of its rewards, p (1 - p) where its members succeed with probability p. Nothing is
+learned of a task that is always solved, or never (learnability: Tzannetos et al. 2023, Rutherford et al. 2024). A
+stratum of the task set (`driftline.rollout.strata`) has its p from the groups of the last steps, the older the
+less: so one that was not played for a while is expected to be anywhere again, and is looked at now and then.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_KEPT = 16
 
 
 def weight(solved: float, attempts: float) -> float:
-    """Weight of a task in (0, 1]: how much is learned from it, if of `attempts` episodes like it `solved` succeeded."""
+    """How much is learned from a task, in (0, 1], if of `attempts` episodes of its stratum `solved` succeeded."""
     share = (solved + PRIOR_EPISODES) / (attempts + 2 * PRIOR_EPISODES)
     return max(10.0**-DECIMALS, round((4 * share * (1 - share)) ** SHARPNESS, DECIMALS))
 
@@ -49,7 +49,7 @@ def task_sampling(records: Sequence[StepRecord], first: int) -> TaskSampling:
 
 
 def taken_up(samplings: Sequence[TaskSampling], new: TaskSampling) -> tuple[TaskSampling, ...]:
-    """HEAD's samplings with another one; one that no group was admitted by is replaced, and the oldest are dropped."""
+    """HEAD's samplings with a new one, which replaces one that no group was admitted by; the oldest are dropped."""
     return (*(one for one in samplings if one.first < new.first), new)[-MOST_KEPT:]
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from driftline.environment import Task, level_of, resolve
+from driftline.environment import Task, level_of
 from driftline.errors import ConfigurationError
 from driftline.records import Claim, TaskSampling
 from driftline.rollout import strata
@@ -16,6 +16,7 @@ from driftline.rollout.groups import TaskSource
 from driftline.store import tasksets
 from driftline.store.memory import MemoryStore
 from driftline.store.tasksets import TaskNote, TaskSet
+from environments.pointer_chase import PointerChase
 from tests.support.rollout import FAMILY
 
 NAME = "pc"
@@ -44,7 +45,7 @@ async def test_groups_of_a_pooled_version_are_drawn_by_weight_and_those_of_the_o
 
 async def test_with_a_sampling_they_are_drawn_by_strata():
     store, threads = MemoryStore(), StoreThreads()
-    family = resolve("pointer_chase/v1")
+    family = PointerChase()
     tasks = [task for level in range(4) for task in family.generate_level(level, 1, 16)]
     version = tasksets.publish(store, NAME, tasks, held_out=family.generate(9, 4))
     source = TaskSource(store, NAME, 5, threads, partial(level_of, family))
