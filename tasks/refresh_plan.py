@@ -260,5 +260,4 @@ def _levels(
     if not proposing.graded(family):
         return None
     levels = family.levels
-    band = (options.target_low, options.target_high)
-    return proposing.spread(options.proposals, levels, solving.by_level(rates, known), band)
+    return proposing.spread(options.proposals, levels, solving.by_level(rates, known))

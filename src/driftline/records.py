@@ -104,7 +104,7 @@ class Trajectory:
     reward_parts: Mapping[str, float] = field(default_factory=dict[str, float])
     """Name -> what it adds to the reward; empty unless the environment takes its reward apart."""
     stratum: str = ""
-    """Of the task: which others are expected to be as hard (`driftline.rollout.strata`)."""
+    """Of the task: which others are expected to be as hard (`driftline.refresh.strata`)."""
 
     @property
     def ended_by_itself(self) -> bool:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
 from driftline.environment import GradedFamily, Task, TaskFamily
+from driftline.refresh import learnability
 from driftline.refresh.solving import SolveRate
 
 SEED_BYTES = 6
 EXPLORING_SHARE = 0.25
-"""Share of the proposals that is spread over levels of which nothing is known, or which lie outside of the band."""
+"""Share of the proposals that is spread over all levels alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,25 +68,28 @@ def propose(family: TaskFamily, window: Window) -> list[Task]:
     return family.generate_level(window.level, window.seed, window.count)
 
 
-def spread(count: int, levels: int, rates: Mapping[int, SolveRate], band: tuple[float, float]) -> dict[int, int]:
-    """How many proposals to make at each level: most where the policy sometimes succeeds.
+def spread(count: int, levels: int, rates: Mapping[int, SolveRate]) -> dict[int, int]:
+    """How many proposals to make at each level: most where the most is learned.
 
     Args:
         count: Proposals in all.
         levels: Levels of the family.
         rates: Level -> solve rate, where it is known.
-        band: Lowest and highest useful solve rate.
 
     Returns:
         Level -> proposals, none of them 0; all levels alike where nothing is known.
     """
-    inside = [level for level in range(levels) if level in rates and band[0] <= rates[level].share <= band[1]]
-    outside = [level for level in range(levels) if level not in inside]
-    exploring = count if not inside else round(count * EXPLORING_SHARE) if outside else 0
-    found = {**_evenly(count - exploring, inside), **_evenly(exploring, outside)}
-    return {level: found[level] for level in sorted(found) if found[level]}
+    exploring = round(count * EXPLORING_SHARE)
+    known = [rates.get(level, SolveRate()) for level in range(levels)]
+    worth = learnability.of_levels([(rate.attempts, rate.solved) for rate in known])
+    useful, others = _apportioned(count - exploring, worth), _apportioned(exploring, [1.0] * levels)
+    return {level: useful[level] + others[level] for level in range(levels) if useful[level] + others[level]}
 
 
-def _evenly(count: int, levels: Sequence[int]) -> dict[int, int]:
-    each, rest = divmod(count, len(levels)) if levels else (0, 0)
-    return {level: each + (place < rest) for place, level in enumerate(levels)}
+def _apportioned(count: int, weights: Sequence[float]) -> list[int]:
+    """`count` divided in proportion to weights, by largest remainders; of equals the first has the more."""
+    shares = [count * weight / math.fsum(weights) for weight in weights]
+    whole = [math.floor(share) for share in shares]
+    for at in sorted(range(len(shares)), key=lambda at: (whole[at] - shares[at], at))[: count - sum(whole)]:
+        whole[at] += 1
+    return whole

@@ -10,7 +10,8 @@ from functools import partial
 from driftline.environment import Task
 from driftline.errors import ConfigurationError
 from driftline.records import Claim, Group, TaskSampling, Trajectory, TrajectoryStatus
-from driftline.rollout import assignment, strata
+from driftline.refresh import strata
+from driftline.rollout import assignment
 from driftline.rollout.background import StoreThreads, cancel_and_wait
 from driftline.rollout.episode import Episode
 from driftline.store import tasksets

@@ -1,35 +1,24 @@
-"""Which tasks the next groups should play: those that the policy solves at times. Pure.
+"""Which tasks the next groups should play: those of strata that the policy solves at times. Pure.
 
-A group teaches by the variance of its rewards, p (1 - p) where its members succeed with probability p. Nothing is
-learned of a task that is always solved, or never (learnability: Tzannetos et al. 2023, Rutherford et al. 2024). A
-stratum of the task set (`driftline.rollout.strata`) has its p from the groups of the last steps, the older the
-less: so one that was not played for a while is expected to be anywhere again, and is looked at now and then.
+How often a stratum of the task set is solved is known from the groups of the last steps, the older the less: one that
+was not played for a while is expected to be anywhere again, and is looked at now and then.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 
 from driftline.records import GroupUse, StepRecord, TaskSampling
+from driftline.refresh import learnability
+from driftline.refresh.learnability import Counts
 
 RECENT_STEPS = 32
 KEPT_SHARE = 0.8
 """What an episode counts one step later. After `RECENT_STEPS` it is less than a thousandth."""
-PRIOR_EPISODES = 1.0
-"""Of each outcome, before anything is known of a stratum."""
-SHARPNESS = 2.0
-"""Power of the learnability: many strata that teach little shall not together outweigh the few that teach."""
-DECIMALS = 5
 MOST_KEPT = 16
 """Samplings that HEAD names at most. Groups older than all of them have been claimed, and a claim names its task."""
-
-
-def weight(solved: float, attempts: float) -> float:
-    """How much is learned from a task, in (0, 1], if of `attempts` episodes of its stratum `solved` succeeded."""
-    share = (solved + PRIOR_EPISODES) / (attempts + 2 * PRIOR_EPISODES)
-    return max(10.0**-DECIMALS, round((4 * share * (1 - share)) ** SHARPNESS, DECIMALS))
 
 
 def task_sampling(records: Sequence[StepRecord], first: int) -> TaskSampling:
@@ -39,13 +28,13 @@ def task_sampling(records: Sequence[StepRecord], first: int) -> TaskSampling:
         records: Of the run's steps, in order, up to the one that is about to be committed.
         first: Group number.
     """
-    attempts, solved = defaultdict[str, float](float), defaultdict[str, float](float)
+    seen: dict[str, Counts] = {}
     for age, record in enumerate(reversed(records[-RECENT_STEPS:])):
         for use in record.groups:
-            attempts[use.stratum] += KEPT_SHARE**age * use.valid_members
-            solved[use.stratum] += KEPT_SHARE**age * use.valid_members * use.success_mean
-    weights = {stratum: weight(solved[stratum], attempts[stratum]) for stratum in sorted(attempts)}
-    return TaskSampling(first, weights, weight(0.0, 0.0))
+            attempts, solved = seen.get(use.stratum, (0.0, 0.0))
+            counted = KEPT_SHARE**age * use.valid_members
+            seen[use.stratum] = (attempts + counted, solved + counted * use.success_mean)
+    return TaskSampling(first, learnability.of_strata(seen), learnability.UNSEEN)
 
 
 def taken_up(samplings: Sequence[TaskSampling], new: TaskSampling) -> tuple[TaskSampling, ...]:

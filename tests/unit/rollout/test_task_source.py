@@ -10,7 +10,7 @@ import pytest
 from driftline.environment import Task, level_of
 from driftline.errors import ConfigurationError
 from driftline.records import Claim, TaskSampling
-from driftline.rollout import strata
+from driftline.refresh import strata
 from driftline.rollout.background import StoreThreads
 from driftline.rollout.groups import TaskSource
 from driftline.store import tasksets

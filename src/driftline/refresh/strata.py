@@ -2,7 +2,7 @@
 
 Those of one level of difficulty, where the family has levels; else those of one pool, where a refresh has curated the
 version; else all. What the policy's success on some says of the others is what a run samples tasks by
-(`environment.task_sampling`).
+(`environment.task_sampling`), and what a refresh proposes by.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from driftline.store.tasksets import TaskSet
 
 LevelOf = Callable[[Task], int | None]
 """Level of difficulty of a task, None where it has none."""
+_LEVEL = "/level "
 
 
 def stratum_of(task: Task, found: TaskSet, level_of: LevelOf) -> str:
@@ -27,7 +28,7 @@ def stratum_of(task: Task, found: TaskSet, level_of: LevelOf) -> str:
     note = found.notes.get(task.id)
     level = note.level if note is not None and note.level is not None else level_of(task)
     if level is not None:
-        return f"{task.environment}/level {level}"
+        return f"{task.environment}{_LEVEL}{level}"
     return f"{task.environment}/{note.pool}" if note is not None else task.environment
 
 
@@ -37,3 +38,9 @@ def members(found: TaskSet, level_of: LevelOf) -> dict[str, tuple[int, ...]]:
     for index, task in enumerate(found.tasks):
         by_stratum.setdefault(stratum_of(task, found, level_of), []).append(index)
     return {stratum: tuple(by_stratum[stratum]) for stratum in sorted(by_stratum)}
+
+
+def parts(stratum: str) -> tuple[str, int | None]:
+    """Environment and level of a stratum by its name; the whole name and None for one that is no level."""
+    environment, _, level = stratum.rpartition(_LEVEL)
+    return (environment, int(level)) if environment and level.isdecimal() else (stratum, None)
