@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -79,17 +79,12 @@ def spread(count: int, levels: int, rates: Mapping[int, SolveRate]) -> dict[int,
     Returns:
         Level -> proposals, none of them 0; all levels alike where nothing is known.
     """
-    exploring = round(count * EXPLORING_SHARE)
     known = [rates.get(level, SolveRate()) for level in range(levels)]
     worth = learnability.of_levels([(rate.attempts, rate.solved) for rate in known])
-    useful, others = _apportioned(count - exploring, worth), _apportioned(exploring, [1.0] * levels)
-    return {level: useful[level] + others[level] for level in range(levels) if useful[level] + others[level]}
-
-
-def _apportioned(count: int, weights: Sequence[float]) -> list[int]:
-    """`count` divided in proportion to weights, by largest remainders; of equals the first has the more."""
-    shares = [count * weight / math.fsum(weights) for weight in weights]
-    whole = [math.floor(share) for share in shares]
-    for at in sorted(range(len(shares)), key=lambda at: (whole[at] - shares[at], at))[: count - sum(whole)]:
-        whole[at] += 1
-    return whole
+    useful, explored = count * (1 - EXPLORING_SHARE) / math.fsum(worth), count * EXPLORING_SHARE / levels
+    shares = [useful * one + explored for one in worth]
+    found = [math.floor(share) for share in shares]
+    by_remainder = sorted(range(levels), key=lambda level: (found[level] - shares[level], level))
+    for level in by_remainder[: count - sum(found)]:
+        found[level] += 1
+    return {level: proposals for level, proposals in enumerate(found) if proposals}
