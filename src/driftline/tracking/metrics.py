@@ -102,6 +102,12 @@ POOL_SUCCESS = {pool: _row(f"tasks/success_{pool}", "share", text) for pool, tex
 POOL_SHARE = {pool: _row(f"tasks/groups_{pool}", "share", text) for pool, text in pools.SHARE.items()}
 ENVIRONMENT_FAILURE_SHARE = _row("environments/failure_share", "share", "Last episodes failed, of the worst one.")
 ENVIRONMENT_TIMEOUT_SHARE = _row("environments/timeout_share", "share", "Last episodes timed out, of the worst one.")
+ENVIRONMENT_FAILURE_SHARE_OF = _row(
+    "environments/failure_share_of/<environment>", "share", "Last episodes failed, of one environment of a mixture."
+)
+ENVIRONMENT_TIMEOUT_SHARE_OF = _row(
+    "environments/timeout_share_of/<environment>", "share", "Last episodes timed out, of one environment."
+)
 ENVIRONMENTS_QUARANTINED = _row("environments/quarantined", "environments", "Environments that are played no more.")
 
 # What admission made of the batch, and of the groups given up since the previous step.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from driftline.records import RunDescription
-from driftline.tracking.report import Report, held_out
+from driftline.tracking.report import Report
 
 
 def model_card(report: Report, description: RunDescription, *, license_name: str = "apache-2.0") -> str:
@@ -16,11 +16,11 @@ def model_card(report: Report, description: RunDescription, *, license_name: str
     """
     parameters = description.parameters
     environment = parameters.get("environment", {}).get("id", "not recorded")
-    each = held_out(report)
     by_environment = "".join(
-        f"\n| Held-out success in `{name}`, before and after | {_share(base)}, {_share(final)} |"
-        for name, base, final in each
-        if len(each) > 1
+        f"\n| Held-out success in `{name}`, before and after "
+        f"| {_share(one.held_out_base)}, {_share(one.held_out_final)} |"
+        for name, one in report.environments.items()
+        if len(report.environments) > 1
     )
     return f"""---
 library_name: transformers

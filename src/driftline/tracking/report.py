@@ -22,13 +22,14 @@ from driftline.records import EvaluationResult, RunDescription, TokenLedger
 from driftline.store import keys
 from driftline.store.protocol import ObjectStore
 from driftline.store.run_store import RunStore, list_runs
-from driftline.tracking import attributed
+from driftline.tracking import attributed, by_environment
 from driftline.tracking.attributed import Attributed
 from driftline.tracking.bias import Bias, Comparison, find_bias
+from driftline.tracking.by_environment import EnvironmentFigures
 from driftline.tracking.steered import Steered, steered
 from driftline.tracking.steered import rows as steered_rows
 from driftline.tracking.steered import to_dict as steered_to_dict
-from driftline.tracking.summary import Summary, held_out_by_environment, held_out_success, summarize
+from driftline.tracking.summary import Summary, held_out_success, summarize
 
 LATEST = "latest"
 BASE_VERSION = 0
@@ -52,8 +53,7 @@ class Report:
     store: str
     """Where the run's objects lie, as `s3://bucket/runs/<run>/`."""
     pages: Mapping[str, str] = field(default_factory=dict[str, str])
-    held_out_base_by_environment: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
-    held_out_final_by_environment: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
+    environments: Mapping[str, EnvironmentFigures] = field(default_factory=dict[str, EnvironmentFigures])
     ledger: TokenLedger | None = None
     """Of the last step."""
     imbalances: Mapping[int, int] = field(default_factory=dict[int, int])
@@ -98,8 +98,7 @@ def build_report(
         task_set=description.task_set,
         held_out_success_base=held_out_success(evaluations, BASE_VERSION),
         held_out_success_final=held_out_success(evaluations, final),
-        held_out_base_by_environment=held_out_by_environment(evaluations, BASE_VERSION),
-        held_out_final_by_environment=held_out_by_environment(evaluations, final),
+        environments=by_environment.by_environment(records, evaluations, base=BASE_VERSION, final=final),
         evaluations=evaluations,
         summary=summarize(records, spans, head.given_up if head else ()),
         mlflow_run=description.mlflow_run,
@@ -139,9 +138,7 @@ def to_dict(report: Report) -> dict[str, Any]:
         "steps": summary.steps,
         "held_out_success_base": report.held_out_success_base,
         "held_out_success_final": report.held_out_success_final,
-        "held_out_success_by_environment": {
-            name: {"base": base, "final": final} for name, base, final in held_out(report)
-        },
+        "environments": by_environment.to_dict(report.environments),
         "wall_clock_s": summary.wall_clock_s,
         "time_to_trainable_batch_s": {"p50": summary.time_to_batch_p50_s, "p95": summary.time_to_batch_p95_s},
         "overlap_efficiency": summary.overlap_efficiency,
@@ -164,12 +161,6 @@ def to_dict(report: Report) -> dict[str, Any]:
         "attribution": attributed.to_dict(report.attributed),
         "bias": None if report.bias is None else report.bias.as_dict(),
     }
-
-
-def held_out(report: Report) -> list[tuple[str, float | None, float | None]]:
-    """Environment, and the held-out success of base and final policy in it, of all that were evaluated."""
-    base, final = report.held_out_base_by_environment, report.held_out_final_by_environment
-    return [(name, base.get(name), final.get(name)) for name in sorted({*base, *final})]
 
 
 def _ledger(report: Report) -> dict[str, Any] | None:
@@ -252,6 +243,7 @@ def rows(report: Report) -> list[tuple[str, str]]:
             "groups trained / zero variance / failed",
             f"{found.groups_trained} / {found.groups_zero_variance} / {found.groups_failed}",
         ),
+        *by_environment.failure_rows(report.environments),
         ("tokens sampled, and what became of them", _tokens(report)),
         *_bias_rows(report.bias),
         ("task set", report.task_set),
@@ -277,8 +269,11 @@ def render_html(report: Report) -> str:
 
 def _held_out_rows(report: Report) -> list[tuple[str, str]]:
     """Of a mixture, held-out success in each environment."""
-    found = held_out(report)
-    return [(f"  {name}", f"{_number(base)} -> {_number(final)}") for name, base, final in found if len(found) > 1]
+    return [
+        (f"  {name}", f"{_number(one.held_out_base)} -> {_number(one.held_out_final)}")
+        for name, one in report.environments.items()
+        if len(report.environments) > 1
+    ]
 
 
 def _tokens(report: Report) -> str:

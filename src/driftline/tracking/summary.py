@@ -190,14 +190,6 @@ def held_out_success(evaluations: Iterable[EvaluationResult], version: int | Non
     return next((found.success for found in evaluations if found.version == version), None)
 
 
-def held_out_by_environment(
-    evaluations: Iterable[EvaluationResult], version: int | None
-) -> Mapping[str, float | None]:
-    """The same of each environment, by its id; nothing where that is not known."""
-    found = next((found for found in evaluations if found.version == version), None)
-    return {} if found is None else {name: one.success for name, one in sorted(found.by_environment.items())}
-
-
 def quantile(values: Sequence[float], share: float) -> float | None:
     """The quantile by linear interpolation between the closest ranks; None of no values."""
     if not values:

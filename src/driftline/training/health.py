@@ -73,10 +73,18 @@ class EnvironmentHealth:
 
     @property
     def values(self) -> dict[str, float]:
-        """Of the worst environment, by the names of the table of metrics."""
-        known = [self.of(environment) for environment in self._steps]
-        return {
-            metrics.ENVIRONMENT_FAILURE_SHARE: max((counts.failure_share for counts in known), default=0.0),
-            metrics.ENVIRONMENT_TIMEOUT_SHARE: max((counts.timeout_share for counts in known), default=0.0),
+        """Of the worst environment and, where there are several, of each, by the names of the table of metrics."""
+        known = {environment: self.of(environment) for environment in sorted(self._steps)}
+        worst = {
+            metrics.ENVIRONMENT_FAILURE_SHARE: max((counts.failure_share for counts in known.values()), default=0.0),
+            metrics.ENVIRONMENT_TIMEOUT_SHARE: max((counts.timeout_share for counts in known.values()), default=0.0),
             metrics.ENVIRONMENTS_QUARANTINED: float(len(self._quarantined)),
+        }
+        if len(known) < 2:
+            return worst
+        failed, late = metrics.ENVIRONMENT_FAILURE_SHARE_OF, metrics.ENVIRONMENT_TIMEOUT_SHARE_OF
+        return {
+            **worst,
+            **{metrics.of_environment(failed, name): counts.failure_share for name, counts in known.items()},
+            **{metrics.of_environment(late, name): counts.timeout_share for name, counts in known.items()},
         }

@@ -8,7 +8,15 @@ import json
 import pytest
 
 from driftline.errors import ConfigurationError
-from driftline.records import Diagnosis, EvaluationResult, Head, HeldOutOutcome, PolicyVersion, TokenLedger
+from driftline.records import (
+    Diagnosis,
+    EpisodeCounts,
+    EvaluationResult,
+    Head,
+    HeldOutOutcome,
+    PolicyVersion,
+    TokenLedger,
+)
 from driftline.store.memory import MemoryStore
 from driftline.store.run_store import RunStore
 from driftline.tracking import metrics
@@ -41,6 +49,7 @@ ATTRIBUTION = {
     "verdict": VERDICT,
     "verdict_last_steps": VERDICT,
 }
+NOT_EVALUATED = {"held_out_success_base": None, "held_out_success_final": None}
 HEAD = Head(1, 0, PolicyVersion(0, 1), None, 0, (), 16, ((0, "tasks-1"),))
 
 
@@ -72,6 +81,7 @@ def run_of_one_step(store: MemoryStore, run: str = "r") -> RunStore:
         lead_why="over budget",
         diagnosis=Diagnosis("staleness", "it is stale", {"k3_nats": 0.0125}),
         ledger=TokenLedger(100, 60, 0, 5, 10, 4, 6, 1, 2, 7, 3, 1, {"killed": 10}, ()),
+        episodes={"chase/v1": EpisodeCounts(8, 3, 1)},
     )
     key = subject.write_step(record)
     head = dataclasses.replace(HEAD, step=1, version=PolicyVersion(1, 1), record=key, given_up=(6,), state="finished")
@@ -90,7 +100,7 @@ def test_json_has_the_promised_keys_and_values() -> None:
         "steps": 1,
         "held_out_success_base": 0.40625,
         "held_out_success_final": 0.90625,
-        "held_out_success_by_environment": {},
+        "environments": {"chase/v1": {**NOT_EVALUATED, "episodes": 8, "failures": 3, "timeouts": 1}},
         "wall_clock_s": 10,
         "time_to_trainable_batch_s": {"p50": 6, "p95": 6},
         "overlap_efficiency": 0.7,
@@ -149,13 +159,14 @@ def test_a_mixture_has_held_out_success_by_environment() -> None:
     for version, chase, dice in ((0, 0.25, None), (1, 0.75, 0.5)):
         found = {"chase/v1": HeldOutOutcome(8, 8, chase, chase, 0), "dice/v1": HeldOutOutcome(4, 4, dice, dice, 4)}
         subject.write_evaluation(EvaluationResult(version, 12, 12, 0.5, 0.5, 0, 3.0, found))
-    report = build_report(store, "r", bucket="b")
-    assert to_dict(report)["held_out_success_by_environment"] == {
-        "chase/v1": {"base": 0.25, "final": 0.75},
-        "dice/v1": {"base": None, "final": 0.5},
+    report, counts = build_report(store, "r", bucket="b"), {"episodes": 8, "failures": 3, "timeouts": 1}
+    assert to_dict(report)["environments"] == {
+        "chase/v1": NOT_EVALUATED | counts | {"held_out_success_base": 0.25, "held_out_success_final": 0.75},
+        "dice/v1": NOT_EVALUATED | dict.fromkeys(counts, 0) | {"held_out_success_final": 0.5},
     }
-    names = dict(rows(report))
-    assert (names["  chase/v1"], names["  dice/v1"]) == ("0.250 -> 0.750", "- -> 0.500")
+    shown = dict(rows(report))
+    assert (shown["  chase/v1"], shown["  dice/v1"]) == ("0.250 -> 0.750", "- -> 0.500")
+    assert shown["episodes failed / of these out of time"] == "chase/v1 3 / 1 of 8"
     card = model_card(report, subject.describe())
     assert "| Held-out success in `dice/v1`, before and after | not measured, 0.500 |\n| Divergence" in card
 

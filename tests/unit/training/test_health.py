@@ -54,6 +54,11 @@ def test_an_environment_is_judged_by_its_last_episodes_once_there_are_enough():
     health.see({"a/v1": EpisodeCounts(4, 1, 0)})
     assert health.quarantined == {"a/v1": EpisodeCounts(8, 4, 1)}
     assert health.values[metrics.ENVIRONMENT_FAILURE_SHARE] == 0.5
+    metrics.check(health.values)
+    failed, late = (
+        [health.values[f"environments/{what}_share_of/{name}/v1"] for name in "ab"] for what in ("failure", "timeout")
+    )
+    assert (failed, late) == ([0.5, 0.375], [0.125, 0.0])
     health.see({"a/v1": EpisodeCounts(4, 0, 0)})
     assert health.of("a/v1") == EpisodeCounts(8, 1, 0)
     assert health.quarantined == {"a/v1": EpisodeCounts(8, 4, 1)}, "what was admitted before does not bring it back"
