@@ -24,13 +24,14 @@ from driftline.process import child_main, emit, exit_codes
 from driftline.rollout.background import StoreThreads
 from driftline.rollout.bootstrap import make_engine, pin, read_run
 from driftline.rollout.collector import Collector
+from driftline.rollout.episode import EpisodeResources
 from driftline.rollout.fairness import settled_heap
 from driftline.rollout.families import PlayedFamilies
 from driftline.rollout.groups import TaskSource
 from driftline.rollout.guard import EnvironmentGuard
 from driftline.rollout.meters import BusyMeter, WaitingMeter
-from driftline.rollout.place import place_of
-from driftline.rollout.prober import Prober
+from driftline.rollout.place import CellPlace, place_of
+from driftline.rollout.prober import Prober, probe_lease_s
 from driftline.rollout.tally import TokenTally
 from driftline.rollout.telemetry import Counters, Telemetry
 from driftline.rollout.watchdog import Watchdog
@@ -72,13 +73,7 @@ async def collect(
     """
     threads = StoreThreads()
     busy, waiting = BusyMeter(), WaitingMeter()
-    tally = TokenTally(
-        cell,
-        uuid.uuid4().hex[:8],
-        engine,
-        requests=lambda: run_store.store.requests.total(),
-        claim_wait_s=lambda: waiting.seconds["claim"],
-    )
+    tally = _tally(run_store, cell, engine, waiting)
     telemetry = Telemetry(
         run_store=run_store,
         cell=cell,
@@ -101,17 +96,6 @@ async def collect(
         partial(level_of, family),
     )
     place = place_of(cell, parameters.rollout.cells)
-    prober = Prober(
-        run_store.store,
-        run_store.run,
-        place,
-        families.resources,
-        threads,
-        episodes=parameters.rollout.probe_episodes,
-        lease_s=parameters.rollout.lease_s + parameters.environment.episode_deadline_s,
-        on_begin=tally.begin,
-        on_end=tally.probe,
-    )
     collector = Collector(
         run_store=run_store,
         place=place,
@@ -121,7 +105,7 @@ async def collect(
         telemetry=telemetry,
         tally=tally,
         threads=threads,
-        prober=prober if parameters.rollout.probe_episodes else None,
+        prober=_prober(run_store, parameters, place, families.resources, threads, tally),
     )
     telemetry.pool_figures = lambda: families.figures
     watchdog = Watchdog(
@@ -135,6 +119,42 @@ async def collect(
         threads.close()
         await tasks.close()
     return telemetry.counters
+
+
+def _tally(run_store: RunStore, cell: str, engine: Engine, waiting: WaitingMeter) -> TokenTally:
+    """The account of a new incarnation of the cell."""
+    return TokenTally(
+        cell,
+        uuid.uuid4().hex[:8],
+        engine,
+        requests=lambda: run_store.store.requests.total(),
+        claim_wait_s=lambda: waiting.seconds["claim"],
+    )
+
+
+def _prober(
+    run_store: RunStore,
+    parameters: RunParameters,
+    place: CellPlace,
+    resources: EpisodeResources,
+    threads: StoreThreads,
+    tally: TokenTally,
+) -> Prober | None:
+    """What plays probe groups beside the run's own; None where the parameters allow it no episode."""
+    episodes = parameters.rollout.probe_episodes
+    if not episodes:
+        return None
+    return Prober(
+        run_store.store,
+        run_store.run,
+        place,
+        resources,
+        threads,
+        episodes=episodes,
+        lease_s=probe_lease_s(parameters),
+        on_begin=tally.begin,
+        on_end=tally.probe,
+    )
 
 
 async def run_cell(run: str, cell: str) -> None:

@@ -22,7 +22,7 @@ from driftline.rollout.families import PlayedFamilies
 from driftline.rollout.guard import EnvironmentGuard
 from driftline.rollout.meters import BusyMeter
 from driftline.rollout.place import CellPlace
-from driftline.rollout.prober import Prober
+from driftline.rollout.prober import Prober, probe_lease_s
 from driftline.store.probes import ProbeBook, ProbeRequest, ProbeResult, tokens_of
 
 LOG = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ async def measure(found: Surroundings, engine: Engine, request: ProbeRequest) ->
         families.resources,
         threads,
         episodes=parameters.rollout.episodes_in_flight,
-        lease_s=parameters.rollout.lease_s + parameters.environment.episode_deadline_s,
+        lease_s=probe_lease_s(parameters),
     )
     try:
         with guard.installed():

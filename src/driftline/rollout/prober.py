@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from driftline.environment import Task
 from driftline.errors import CorruptObject, ObjectMissing
+from driftline.params import RunParameters
 from driftline.records import Claim, Trajectory
 from driftline.rollout.background import StoreThreads, cancel_and_wait
 from driftline.rollout.episode import Episode, EpisodeResources, EpisodeSpec
@@ -181,6 +182,11 @@ class Prober:
         """All groups, this cell's own first: cells meet only where one has nothing of its own left."""
         own = range(self._place.index, groups, self._place.cells)
         return [*own, *(number for number in range(groups) if number % self._place.cells != self._place.index)]
+
+
+def probe_lease_s(parameters: RunParameters) -> float:
+    """Seconds that the claim of a probe group holds: nobody renews it, so it outlasts an episode."""
+    return parameters.rollout.lease_s + parameters.environment.episode_deadline_s
 
 
 def number_of(request: ProbeRequest, number: int) -> int:
