@@ -221,8 +221,7 @@ class Comparison:
     async def _prepare(self, seed: int) -> Ground:
         params = RunParameters(seed=seed)
         model = await base_model(params, self._store, self._folder)
-        model_dir = settings().work_dir / "models" / model.digest
-        await asyncio.to_thread(files.download, self._store, model.files, model.prefix, model_dir)
+        model_dir = await asyncio.to_thread(files.local_model, self._store, model, settings().work_dir)
         chosen = params.environment
         proposal = draw(PointerChase(), chosen.train_tasks, chosen.held_out_tasks, seed)
         version = (await asyncio.to_thread(publish, self._store, chosen.task_set, proposal)).version

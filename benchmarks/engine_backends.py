@@ -82,8 +82,7 @@ async def compare(repeats: int, cpus: Sequence[int]) -> dict[str, list[dict[str,
         store = seaweed.store(180.0)
         os.sched_setaffinity(0, cpus)
         model = await base_model(params, store, Path(name))
-        model_dir = settings().work_dir / "models" / model.digest
-        await asyncio.to_thread(files.download, store, model.files, model.prefix, model_dir)
+        model_dir = await asyncio.to_thread(files.local_model, store, model, settings().work_dir)
         engines = {backend: make_engines(parameters(backend).engine, model_dir, "backends") for backend in BACKENDS}
         try:
             for engine in engines.values():

@@ -156,8 +156,7 @@ class Ladder:
         """Make the model, and start the engine: it on its processor, this process on the other."""
         params = parameters("c", self._lead_batches)
         self._model = await base_model(params, self._store, self._folder)
-        model_dir = settings().work_dir / "models" / self._model.digest
-        await asyncio.to_thread(files.download, self._store, self._model.files, self._model.prefix, model_dir)
+        model_dir = await asyncio.to_thread(files.local_model, self._store, self._model, settings().work_dir)
         self._engine = LadderEngine(params.engine, model_dir, run="none")
         await self._engine.start()
         move_to(COLLECTOR_CPU)

@@ -42,9 +42,7 @@ def read_run(run: str, settings: Settings) -> Surroundings:
     description = run_store.describe()
     parameters = RunParameters.model_validate(description.parameters)
     family = resolve(parameters.environment.id)
-    model = description.model
-    model_dir = settings.work_dir / "models" / model.digest
-    files.download(run_store.store, model.files, model.prefix, model_dir)
+    model_dir = files.local_model(run_store.store, description.model, settings.work_dir)
     renderer = open_renderer(model_dir, parameters.model.rendering, stop=family.stop, tools=tool_schemas(family))
     return Surroundings(run_store, description, parameters, family, model_dir, renderer)
 

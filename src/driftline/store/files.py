@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from driftline.errors import ConfigurationError, CorruptObject
-from driftline.records import FileEntry
+from driftline.records import FileEntry, ModelSource
 from driftline.store.protocol import ObjectStore
 
 THREADS = 4
@@ -69,6 +69,17 @@ def download(store: ObjectStore, entries: Iterable[FileEntry], prefix: str, dire
     targets = [_target(entry.key, prefix, directory) for entry in wanted]
     with ThreadPoolExecutor(THREADS, "download") as pool:
         deque(pool.map(partial(_fetch, store), wanted, targets), maxlen=0)
+
+
+def local_model(store: ObjectStore, model: ModelSource, work_dir: Path) -> Path:
+    """Bring a base model to this machine, below its scratch space; returns the model directory, absolute.
+
+    Raises:
+        CorruptObject: As `download`.
+    """
+    directory = (work_dir / "models" / model.digest).resolve()
+    download(store, model.files, model.prefix, directory)
+    return directory
 
 
 def entry_of(key: str, body: bytes) -> FileEntry:

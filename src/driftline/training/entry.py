@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from driftline.errors import ConfigurationError, DriftlineError, EpochLost, TransientProcessFailure
-from driftline.params import RankSettings, RunParameters, Settings, settings
+from driftline.params import RankSettings, RunParameters, settings
 from driftline.process import child_main, emit
 from driftline.process.child import TRANSIENT
 from driftline.records import RunDescription
@@ -53,7 +53,7 @@ def train(run: str) -> None:
     if head.state != "running":
         log.info("run %s is %s already", run, head.state)
         return
-    model_dir = _base_model(run_store, description, where)
+    model_dir = files.local_model(run_store.store, description.model, where.work_dir)
     scratch = (where.work_dir / "trainer" / run).resolve()
     if place.rank == 0:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -141,14 +141,6 @@ def _lead(
     finally:
         sink.close(patience_s)
     emit({"event": "result", "step": head.step, "version": str(head.version), "state": head.state})
-
-
-def _base_model(run_store: RunStore, description: RunDescription, where: Settings) -> Path:
-    """The base model's directory on this machine."""
-    model = description.model
-    directory = (where.work_dir / "models" / model.digest).resolve()
-    files.download(run_store.store, model.files, model.prefix, directory)
-    return directory
 
 
 def main() -> None:

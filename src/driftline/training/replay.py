@@ -135,9 +135,7 @@ def replay(run: str, step: int) -> None:
     description = run_store.describe()
     recorded = RunParameters.model_validate(description.parameters)
     record = find_record(run_store, step)
-    model = description.model
-    model_dir = (where.work_dir / "models" / model.digest).resolve()
-    files.download(run_store.store, model.files, model.prefix, model_dir)
+    model_dir = files.local_model(run_store.store, description.model, where.work_dir)
     alone = {"ranks": 1, "zero_stage": 0}
     params = recorded.model_copy(update={"training": recorded.training.model_copy(update=alone)})
     reader = f"replay-{uuid.uuid4().hex[:8]}"

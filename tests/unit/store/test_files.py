@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from driftline.errors import ConfigurationError, CorruptObject, ObjectMissing
-from driftline.records import FileEntry
-from driftline.store.files import directory_digest, download, file_digest, upload_directory
+from driftline.records import FileEntry, ModelSource
+from driftline.store.files import directory_digest, download, file_digest, local_model, upload_directory
 from driftline.store.memory import MemoryStore
 
 
@@ -39,6 +39,17 @@ def test_a_directory_comes_back_as_it_went(store: MemoryStore, model: Path, tmp_
     assert entries[0] == FileEntry("models/x/config.json", 2, hashlib.sha256(b"{}").hexdigest())
     download(store, entries, "models/x/", tmp_path / "copy")
     assert contents(tmp_path / "copy") == contents(model)
+
+
+def test_a_base_model_lies_under_its_digest_wherever_a_process_goes_later(
+    store: MemoryStore, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = upload_directory(store, "models/0123/", model)
+    source = ModelSource("0123", "models/0123/", entries, tied_embeddings=False)
+    monkeypatch.chdir(tmp_path)
+    found = local_model(store, source, Path("scratch"))
+    assert found == tmp_path / "scratch" / "models" / "0123"
+    assert contents(found) == contents(model)
 
 
 def test_the_digest_of_a_directory_is_of_names_and_bytes(model: Path, tmp_path: Path) -> None:
