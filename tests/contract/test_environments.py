@@ -36,6 +36,8 @@ FAULTY = [
     ("PaysForNothing", "no-op does not solve", "earns 1.0, and the oracle 1.0"),
     ("NoTurnLimit", "turn limit", "goes on after turn 1"),
     ("RaisesAtNonsense", "any text is answered", "raised ValueError: what is this?"),
+    ("ExitsAtNonsense", "any text is answered", "raised SystemExit: 0"),
+    ("GivesUpAtNonsense", "any text is answered", "raised CancelledError"),
     ("LeavesTasks", CANCEL, "tasks are left after close: ['forgotten'"),
     ("LeavesThreads", CANCEL, "threads are left after close: ['left-behind'"),
     ("LeavesProcesses", CANCEL, "processes are left after close: ['sleep 60"),

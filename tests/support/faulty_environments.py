@@ -262,6 +262,22 @@ class RaisesAtNonsense(Counting):
             return await super().step(action)
 
 
+class ExitsAtNonsense(Counting):
+    class game(Counter):
+        async def step(self, action: str) -> StepResult:
+            if "[" in action:
+                sys.exit(0)
+            return await super().step(action)
+
+
+class GivesUpAtNonsense(Counting):
+    class game(Counter):
+        async def step(self, action: str) -> StepResult:
+            if "[" in action:
+                raise asyncio.CancelledError
+            return await super().step(action)
+
+
 class LeavesTasks(Counting):
     class game(Counter):
         async def step(self, action: str) -> StepResult:

@@ -53,6 +53,8 @@ class Bench:
         self.run_store: RunStore = new_run(self.store, "r", params)
         self.group = FakeGroup()
         self.now = 1000.0
+        self.set_by = 0.0
+        """Seconds by which somebody has set the wall clock."""
         self.cell = cell
         self.events: list[Any] = []
         self.stream = GroupStream(self.run_store)
@@ -88,6 +90,7 @@ class Bench:
             emit=self.emit,
             clock=lambda: self.now,
             sleep=self.sleep,
+            monotonic=lambda: self.now - self.set_by,
             signing_key=self.signing_key,
         )
         return self._loop

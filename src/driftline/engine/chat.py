@@ -3,13 +3,14 @@
 # pyright: basic
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from driftline.environment import Message
-from driftline.errors import ConfigurationError
+from driftline.errors import ConfigurationError, EnvironmentFailed
 
 _MARK = "\u241fdriftline\u241f"
 """Stands for a sampled turn while the template is rendered around it; no model writes it."""
@@ -50,12 +51,14 @@ class ChatRenderer:
 
     def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Ids of the prompt with the header of the assistant's turn."""
-        return self._ids(self._render(_plain(messages), generation_prompt=True))
+        with _understood():
+            return self._ids(self._render(_plain(messages), generation_prompt=True))
 
     def extend(self, messages: Sequence[Message], *, stopped: bool) -> tuple[int, ...]:
         """Ids of what follows a turn: its end if it was cut, the messages, the header of the next turn."""
-        between = self._after_mark(_plain(messages), generation_prompt=True)
-        return self._ids(between.removeprefix(self._turn_end_text) if stopped else between)
+        with _understood():
+            between = self._after_mark(_plain(messages), generation_prompt=True)
+            return self._ids(between.removeprefix(self._turn_end_text) if stopped else between)
 
     def text(self, ids: Sequence[int]) -> str:
         """Text of a turn without special tokens."""
@@ -78,6 +81,18 @@ class ChatRenderer:
 
     def _ids(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+@contextlib.contextmanager
+def _understood() -> Generator[None, None, None]:
+    """Messages that cannot be rendered are their environment's failure."""
+    try:
+        yield
+    except Exception as error:  # templates and tokenizers raise what they like
+        raise EnvironmentFailed(
+            f"the model's chat template does not take these messages ({type(error).__name__}: {error}): give them "
+            "roles, an order and texts that it knows"
+        ) from error
 
 
 def _plain(messages: Sequence[Message]) -> list[dict[str, str]]:

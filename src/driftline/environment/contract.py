@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from driftline.errors import EnvironmentFailed
 
@@ -25,6 +25,24 @@ class Message:
     token_ids: tuple[int, ...] | None = None
     """Goes into the context as it is, in place of the content, which is for readers then: no template around it, and
     no end of the policy's turn before it. All messages of a prompt or of an answer have token ids, or none has."""
+
+
+def as_messages(found: object, call: str) -> tuple[Message, ...]:
+    """What a call of an environment returned as messages, as a tuple.
+
+    Raises:
+        EnvironmentFailed: It is something else.
+    """
+    messages = tuple(cast(Sequence[Any], found)) if isinstance(found, Sequence) else (found,)
+    for message in messages:
+        if not isinstance(message, Message):
+            wrong = type(message).__name__
+        elif not isinstance(message.role, str) or not isinstance(message.content, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            wrong = f"a Message of {message.content!r:.80}"
+        else:
+            continue
+        raise EnvironmentFailed(f"{call} returned {wrong} among its messages: give Message(role, text) each")
+    return cast(tuple[Message, ...], messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +83,20 @@ class StepResult:
     """Name -> what it adds to the reward. Empty, or the parts sum to the reward."""
 
     def __post_init__(self) -> None:
-        if self.reward is not None and not math.isfinite(self.reward):
-            raise EnvironmentFailed(f"the environment returned the reward {self.reward}: it must be finite")
+        """Have plain numbers and truth values, whatever of NumPy's or PyTorch's they were given as.
+
+        Raises:
+            EnvironmentFailed: Something is of a wrong type, or the reward is not finite, or not the sum of its parts.
+        """
+        plain = object.__setattr__
+        plain(self, "messages", as_messages(self.messages, "an environment"))
+        plain(self, "terminated", bool(self.terminated))
+        plain(self, "truncated", bool(self.truncated))
+        plain(self, "success", _truth(self.success))
+        if self.reward is not None:
+            plain(self, "reward", _finite(self.reward))
         if self.reward_parts:
+            plain(self, "reward_parts", {_name(name): _finite(part) for name, part in self.reward_parts.items()})
             self._check_parts()
 
     def _check_parts(self) -> None:
@@ -148,3 +177,31 @@ class TaskFamily(Protocol):
     def demonstrate(self, task: Task, rng: Random) -> Sequence[str] | None:
         """Actions of a weak demonstrator, for a warm start; None where none exists."""
         ...
+
+
+def _finite(number: Any) -> float:
+    """A reward, or a part of one, as a plain number."""
+    try:
+        found = math.nan if isinstance(number, str | bytes) else float(number)
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise EnvironmentFailed(
+            f"the environment returned the reward {number!r:.80}: it must be finite, and a number"
+        )
+    return found
+
+
+def _truth(success: Any) -> bool | None:
+    if success is None or isinstance(success, bool):
+        return success
+    if not isinstance(success, str | bytes) and success in (0, 1):
+        return bool(success)
+    raise EnvironmentFailed(f"the environment returned the success {success!r:.80}: it must be True, False or None")
+
+
+def _name(part: Any) -> str:
+    """The name of a part of a reward, which goes into the trajectory's file."""
+    if not isinstance(part, str) or not part.isprintable():
+        raise EnvironmentFailed(f"the environment calls a part of its reward {part!r:.80}: name it in plain text")
+    return part

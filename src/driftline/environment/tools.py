@@ -172,6 +172,10 @@ def _read_call(body: str) -> ToolCall:
         arguments = _object(arguments)
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise ToolMisused(f"a call has no name, or arguments that are no object: {form}")
+    try:
+        json.dumps([name, arguments], ensure_ascii=False).encode()
+    except (UnicodeError, RecursionError):  # what a file or a tokenizer would raise at
+        raise ToolMisused(f"a call holds half of a character, or more than can be read: {form}") from None
     return ToolCall(name, cast(dict[str, Any], arguments))
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from driftline.engine.protocol import Engine, Generation, GenerationRequest
@@ -32,6 +32,7 @@ from driftline.errors import DeadlineExceeded, DriftlineError, EngineDied, Engin
 from driftline.params import RunParameters
 from driftline.records import EpisodeSeconds, Trajectory, TrajectoryStatus
 from driftline.rollout import assignment
+from driftline.rollout.answers import LONG_TEXT, as_text, given_tokens, readable
 from driftline.rollout.fairness import Slices
 from driftline.rollout.guard import EnvironmentGuard
 from driftline.rollout.meters import BusyMeter
@@ -42,8 +43,7 @@ from driftline.rollout.transcript import Transcript
 PARTS_OF_A_TURN = 8
 """How often the engine may hand back a turn unfinished."""
 POLICY_ROLE = "assistant"
-LONG_TEXT = 20_000
-"""Characters that take a tokenizer more than a millisecond or two: it works in a thread then."""
+LONGEST_REASON = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +191,11 @@ class Episode:
     async def _run(self) -> None:
         await self._using.slices.turn()
         prompt = await self._environment.reset()
-        self.messages.extend(_readable(prompt))
+        self.messages.extend(readable(prompt))
         observed = await self._tokens(prompt, lambda: self._using.renderer.start(prompt))
         self.prompt_tokens = None if observed is None else len(observed)
+        if self.prompt_tokens == 0:
+            raise EnvironmentFailed("reset returned a prompt without a token: give the policy something to go on")
         while self._turns < self._limits.max_turns:
             if observed is None or len(self._transcript) + len(observed) >= self._limits.context_tokens:
                 self._end("truncated", f"the context of {self._limits.context_tokens} tokens is full")
@@ -213,7 +215,7 @@ class Episode:
     ) -> tuple[int, ...] | None:
         """What messages are in tokens, or None if they are too long for any context."""
         if any(message.token_ids is not None for message in messages):
-            return _given_tokens(messages, self._using.renderer.vocabulary_size)
+            return given_tokens(messages, self._using.renderer.vocabulary_size)
         characters = sum(len(message.content) for message in messages)
         if characters > self._limits.context_tokens * CHARACTERS_A_TOKEN:
             return None
@@ -226,7 +228,7 @@ class Episode:
         result = await self._environment.step(text, ids)
         if self._deadline is None or self._deadline.expired():
             raise TimeoutError
-        self.messages.extend(_readable(result.messages))
+        self.messages.extend(readable(result.messages))
         self._earned(result)
         return result
 
@@ -250,6 +252,8 @@ class Episode:
             await self._using.slices.turn()
             ids.extend(generation.token_ids)
             if generation.finish_reason != "abort":
+                if not ids:
+                    raise EngineError(f"the engine ended a turn by {generation.finish_reason}, and sampled no token")
                 if prescribed is not None and len(ids) != prescribed:
                     raise EngineError(f"the engine sampled {len(ids)} tokens of {prescribed} that were prescribed")
                 stopped = prescribed is not None or ids[-1] in stop_ids
@@ -296,6 +300,8 @@ class Episode:
         try:
             async with asyncio.timeout(deadline_s):
                 generation = await self._using.engine.generate(request)
+        except DeadlineExceeded as error:
+            raise EngineDied(str(error)) from error
         except TimeoutError:
             raise EngineDied(
                 f"the engine did not answer a request within {deadline_s:g} s: raise engine.request_deadline_s"
@@ -347,7 +353,7 @@ class Episode:
         self._reward, self._success, self._reward_parts = result.reward, result.success, result.reward_parts
 
     def _end(self, status: TrajectoryStatus, reason: str) -> None:
-        self._status, self._reason = status, reason[:500]
+        self._status, self._reason = status, as_text(reason[:LONGEST_REASON])
 
     def _trajectory(self, started_unix: float) -> Trajectory:
         spec, transcript = self.spec, self._transcript
@@ -376,26 +382,3 @@ class Episode:
             request_seconds=tuple(self._request_seconds),
             stratum=spec.stratum,
         )
-
-
-def _given_tokens(messages: Sequence[Message], vocabulary_size: int) -> tuple[int, ...]:
-    """The token ids of messages that come as such."""
-    if any(message.token_ids is None for message in messages):
-        raise EnvironmentFailed("some messages have token ids and some have none: give token ids to all or to none")
-    ids = tuple(token for message in messages for token in message.token_ids or ())
-    unknown = [token for token in ids if not 0 <= token < vocabulary_size]
-    if unknown:
-        raise EnvironmentFailed(
-            f"the environment answered with token id {unknown[0]}, and the model has 0 to {vocabulary_size - 1}"
-        )
-    return ids
-
-
-def _readable(messages: Sequence[Message]) -> list[Message]:
-    """Messages for a reader: what is very long is cut."""
-    return [
-        replace(message, content=f"{message.content[:LONG_TEXT]} ...")
-        if len(message.content) > LONG_TEXT
-        else message
-        for message in messages
-    ]

@@ -8,6 +8,7 @@ the others in the loops of threads (`threads`). Either is only safe with an answ
 | waits for ever (`await` of something that never comes) | the deadline cancels it |
 | ignores its cancellation, or cleans up for ever | the second cancellation, `GRACE_S` later, abandons it |
 | blocks the loop (a blocking call, an endless loop) | it is interrupted with `EnvironmentBlocked` |
+| raises `CancelledError` though nobody has cancelled it, `SystemExit`, or a panic of an extension | it has failed |
 
 In the main thread an interval timer interrupts, in others the thread says how (`stretch`). A guard that can do
 neither says so in the log.
@@ -157,22 +158,26 @@ class _Watched(Generic[T]):
         self.on_cancelled: Callable[[], None] = lambda: None
         """Called when the coroutine is told for the first time that it is cancelled."""
         self._waits_for: Any = None
+        self._cancelled = False
+        """Whether it was told so."""
+        self._cancels_before = _cancels()
 
     def begin(self) -> bool:
         """Run it until it waits for something; returns whether it ended instead, with `result`."""
         return self._advance(partial(self._coroutine.send, None))
 
     def __await__(self) -> Generator[Any, Any, T]:
-        cancelled = False
         while True:
             try:
                 advance = partial(self._coroutine.send, (yield self._waits_for))
             except BaseException as error:
-                if isinstance(error, GeneratorExit) or (cancelled and isinstance(error, asyncio.CancelledError)):
+                # What it waits for may have been cancelled, and not who waits.
+                cancels = isinstance(error, asyncio.CancelledError) and _cancels() > self._cancels_before
+                if isinstance(error, GeneratorExit) or (cancels and self._cancelled):
                     self._abandon()
                     raise
-                if isinstance(error, asyncio.CancelledError):
-                    cancelled = True
+                if cancels:
+                    self._cancelled = True
                     self.on_cancelled()
                 advance = partial(self._coroutine.throw, error)
             if self._advance(advance):
@@ -184,6 +189,11 @@ class _Watched(Generic[T]):
         except StopIteration as stop:
             self.result = stop.value
             return True
+        except asyncio.CancelledError:
+            if self._cancelled:
+                raise
+            # Passed on, it would end whoever plays the episode as if they had been cancelled, without a word.
+            raise EnvironmentFailed("CancelledError, and nobody had cancelled it") from None
         return False
 
     def _abandon(self) -> None:
@@ -191,6 +201,12 @@ class _Watched(Generic[T]):
             self._run(self._coroutine.close)
         except BaseException as error:
             LOG.warning("an environment did not end when told to, and is abandoned: %r", error)
+
+
+def _cancels() -> int:
+    """How often the task that runs has been cancelled."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
 
 def _with_timer(seconds: float, advance: Advance) -> Any:
@@ -204,8 +220,10 @@ def _with_timer(seconds: float, advance: Advance) -> Any:
 async def _coroutine(method: Callable[[], Awaitable[T]]) -> T:
     try:
         return await method()
-    except SystemExit as error:
-        raise EnvironmentFailed(f"SystemExit({error.code})") from error
+    except (Exception, asyncio.CancelledError, EnvironmentBlocked, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # the policy: whatever an environment raises is its failure
+        raise EnvironmentFailed(repr(error)) from error
 
 
 def _late(what: str, deadline_s: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from driftline.environment import Environment, Message, StepResult, judges, prescribes, takes_tokens
+from driftline.environment import Environment, Message, StepResult, as_messages, judges, prescribes, takes_tokens
 from driftline.errors import DeadlineExceeded, EnvironmentFailed
 from driftline.rollout import assignment
 from driftline.rollout.meters import BusyMeter, Interval
@@ -46,7 +46,7 @@ class PlayedEnvironment:
         """Begin; returns the prompt.
 
         Raises:
-            EnvironmentFailed: It raised.
+            EnvironmentFailed: It raised, or returned something else than messages.
             DeadlineExceeded: It took too long.
             LimitExceeded: Environments have blocked too many threads.
         """
@@ -67,9 +67,9 @@ class PlayedEnvironment:
         before = self._clock()
         try:
             await pool.ready(seat, max_turns=limits.max_turns)
-            return tuple(await seat.host.call("reset", limits.step_deadline_s, reset))
+            return as_messages(await seat.host.call("reset", limits.step_deadline_s, reset), "reset")
         finally:
-            self.seconds["resetting"] += self._clock() - before
+            self.seconds["resetting"] += _passed(before, self._clock())
 
     async def step(self, text: str, token_ids: tuple[int, ...] | None = None) -> StepResult:
         """Give it one turn: its text, or the ids that were sampled if it takes those and there are any.
@@ -90,7 +90,7 @@ class PlayedEnvironment:
             self._intervals.append((start, end))
         if not isinstance(result, StepResult):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise EnvironmentFailed(f"step returned {type(result).__name__}: it must return a StepResult")
-        self.seconds["in_tools" if result.reward is None else "in_reward"] += end - start
+        self.seconds["in_tools" if result.reward is None else "in_reward"] += _passed(start, end)
         return result
 
     async def judge(self) -> StepResult | None:
@@ -107,7 +107,7 @@ class PlayedEnvironment:
         result = await seat.host.call("judge", self._limits.step_deadline_s, environment.judge)
         if not isinstance(result, StepResult):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise EnvironmentFailed(f"judge returned {type(result).__name__}: it must return a StepResult")
-        self.seconds["in_reward"] += self._clock() - before
+        self.seconds["in_reward"] += _passed(before, self._clock())
         return None if result.reward is None else result
 
     async def close(self, *, ended_by_itself: bool) -> None:
@@ -124,3 +124,8 @@ class PlayedEnvironment:
         assert self._seat is not None
         assert self._seat.environment is not None, "reset was not awaited"
         return self._seat, self._seat.environment
+
+
+def _passed(before: float, now: float) -> float:
+    """Seconds between two looks at a clock that may have been set back meanwhile."""
+    return max(0.0, now - before)

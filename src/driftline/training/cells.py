@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from driftline.records import OffsetReport
@@ -11,25 +12,25 @@ from driftline.store.run_store import RunStore
 class CellReports:
     """The cells' newest reports."""
 
-    def __init__(self, run_store: RunStore, clock: Callable[[], float]) -> None:
+    def __init__(self, run_store: RunStore, monotonic: Callable[[], float]) -> None:
         """Begin with none.
 
         Args:
             run_store: The run's objects.
-            clock: Seconds.
+            monotonic: Clock, in seconds.
         """
         self._run_store = run_store
-        self._clock = clock
-        self._looked = 0.0
+        self._monotonic = monotonic
+        self._looked = -math.inf
         self.newest: Sequence[OffsetReport] = ()
 
     def due(self, pause_s: float) -> bool:
         """Whether the last look is so long ago."""
-        return self._clock() >= self._looked + pause_s
+        return self._monotonic() >= self._looked + pause_s
 
     def look(self) -> Sequence[OffsetReport]:
         """Read them."""
-        self._looked = self._clock()
+        self._looked = self._monotonic()
         self.newest = self._run_store.offsets()
         return self.newest
 

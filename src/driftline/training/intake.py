@@ -108,7 +108,7 @@ class Intake:
         self._stopwatch = stopwatch or Stopwatch(monotonic)
         self._lease = lease
         self.book = TokenBook(records)
-        self._cells = CellReports(run_store, clock)
+        self._cells = CellReports(run_store, monotonic)
         self._cursor = run_store.trajectory_cursor(
             self.book.frontier.keys, cells_s=CELLS_S, skip=lease.head.set_aside
         )
@@ -138,7 +138,8 @@ class Intake:
             EpochLost: Another trainer has taken over.
         """
         begin, applied, pause_s = self._clock(), None, HEARTBEATS_S
-        asked = begin
+        # By a clock that nobody sets: one that is set forward would end the run.
+        began = asked = self._monotonic()
         admission: list[Interval] = []
         while True:
             look = self._monotonic()
@@ -153,12 +154,13 @@ class Intake:
             admission = union([*admission, (looked, now)], gap_s=0.001)
             if decision.batch:
                 return ReadyBatch(decision.batch, begin, now, applied, read_s, tuple(admission))
-            if now > begin + self._deadline_s:
+            passed = self._monotonic()
+            if passed > began + self._deadline_s:
                 raise LimitExceeded(self._starved())
             pause_s = OFFSETS_S if applied is None else HEARTBEATS_S
-            if now >= asked + ROLE_S:
+            if passed >= asked + ROLE_S:
                 self._lease.confirm()
-                asked = now
+                asked = passed
             if decision.to_score:
                 self._scorer.score(decision.to_score[: self._rule.groups_per_step], self._version().number)
                 admission.append((now, self._clock()))

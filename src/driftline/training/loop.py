@@ -72,6 +72,7 @@ class TrainingLoop:
         signing_key: bytes | None = None,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run_store = run_store
         self._lease = lease
@@ -92,6 +93,7 @@ class TrainingLoop:
             GroupScorer(group, params, stopwatch=self._stopwatch),
             clock=clock,
             sleep=sleep,
+            monotonic=monotonic,
             on_damage=self._tell_of_damage,
             diagnose=self._diagnose_unused,
             stopwatch=self._stopwatch,

@@ -106,6 +106,15 @@ def test_a_dialogue_in_pieces_is_the_template_of_the_whole(chat: ChatRenderer) -
     assert chat.text(sampled) == "four"
 
 
+def test_messages_that_the_template_does_not_take_are_the_environments_fault(chat: ChatRenderer) -> None:
+    refuses = "{% if messages[0].role == 'critic' %}{{ raise_exception('no critics') }}{% endif %}"
+    chat._tokenizer.chat_template = refuses + CHATML  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(EnvironmentFailed, match=r"chat template does not take these messages .*no critics"):
+        chat.start([Message("critic", "meh")])
+    with pytest.raises(EnvironmentFailed, match="does not take these messages"):
+        chat.extend([Message("user", "half of a pair: \ud800")], stopped=True)
+
+
 def test_a_chat_turn_ends_with_the_templates_end_or_any_end_of_sequence(chat: ChatRenderer) -> None:
     assert [shown(chat, (token,)) for token in chat.stop_ids] == ["<|im_end|>", "<eos>"]
 

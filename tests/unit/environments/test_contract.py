@@ -23,7 +23,7 @@ def test_a_result_unpacks_as_gymnasium_s_does() -> None:
         (float("nan"), {}, "must be finite"),
         (1.0, {"a": 0.4, "b": 0.5}, r"sum to 0\.9, and the reward is 1: return their sum \(a, b\)"),
         (None, {"a": 0.0}, "parts of a reward, and no reward"),
-        (1.0, {"a": float("nan")}, "sum to nan"),
+        (1.0, {"a": float("nan")}, "must be finite"),
     ],
 )
 def test_rewards_that_cannot_be_are_refused(reward: float | None, parts: dict[str, float], message: str) -> None:

@@ -75,6 +75,16 @@ def test_a_schema_comes_from_signature_and_docstring(tools: Toolbox) -> None:
     assert other["function"]["parameters"]["properties"] == {"title": {"type": "string"}}
 
 
+async def test_an_argument_that_is_no_text_is_told_and_breaks_nothing(tools: Toolbox) -> None:
+    """JSON can say half of a surrogate pair, which no file and no tokenizer takes."""
+    inside = json.dumps(json.dumps({"title": "\udcff"}))
+    for arguments in (r'{"title": "\ud800"}', r'{"title": "a", "\ud800": 1}', r'{"title": ["\uD800"]}', inside):
+        (message,) = await tools.answer('{"name": "broken", "arguments": ' + arguments + "}")
+        assert message.content.startswith("error: a call holds half of a character")
+    (message,) = await tools.answer(r'{"name": "read", "arguments": {"path": "\ud83d\ude00"}}')
+    assert message.content == "error: there is no file '😀'", "a whole pair is a character"
+
+
 async def test_calls_are_answered_in_order(tools: Toolbox) -> None:
     turn = f"First this. {call('read', path='a.txt', first_line='2')} then {call('names')}"
     assert await tools.answer(turn) == (Message("tool", "two\nthree"), Message("tool", '["a.txt"]'))

@@ -111,6 +111,11 @@ def test_a_flow_run_is_told_by_its_own_name(server: Server) -> None:
     assert _run(server) == ["train", "cell of purple-orca"]
 
 
+@pytest.mark.parametrize(("seconds", "told"), [(0.0, "  0:00"), (61.9, "  1:01"), (3725.0, " 62:05")])
+def test_a_line_begins_with_the_minutes_since_the_start(seconds: float, told: str) -> None:
+    assert follow._clock(seconds) == told  # pyright: ignore[reportPrivateUsage]
+
+
 def test_a_busy_server_is_asked_again_for_the_same_run(server: Server) -> None:
     server.looks, server.refusals = [("COMPLETED", [])], 1
     _run(server)

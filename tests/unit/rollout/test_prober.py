@@ -9,19 +9,27 @@ from typing import Any
 
 import pytest
 
+from driftline.engine.protocol import GenerationRequest
 from driftline.engine.scripted import ScriptedEngine
-from driftline.rollout import prober
+from driftline.errors import ConfigurationError, EngineDied
+from driftline.records import Claim, Segment
+from driftline.rollout import prober, scheduler
+from driftline.rollout.background import StoreThreads
 from driftline.rollout.bootstrap import Surroundings
+from driftline.rollout.episode import Episode
 from driftline.rollout.measure import measure
+from driftline.rollout.place import CellPlace
 from driftline.store import keys, tasksets
 from driftline.store.memory import MemoryStore
 from driftline.store.probes import ProbeBook, ProbeRequest, ProbeResult, probe_claim, tokens_of
 from driftline.store.run_store import RunStore
 from tests.support.clock import Clock
-from tests.support.rollout import FAMILY, RENDERER, encode, solve
+from tests.support.records import trajectory
+from tests.support.rollout import FAMILY, RENDERER, encode, resources, solve, started
 from tests.support.toy_run import RUN, Cell, ToyTrainer, create_run, run_all, toy_parameters
 
 CANDIDATES = "pointer-chase-candidates"
+ONLY = CellPlace("c0", 0, 1)
 
 
 def post(store: RunStore, count: int = 12, members: int = 3, identity: str = "r1") -> ProbeRequest:
@@ -48,9 +56,17 @@ async def test_cells_play_a_request_beside_their_groups_and_nothing_of_it_is_tra
     store = create_run(MemoryStore(), params)
     request = post(store)
     book = ProbeBook(store.store, RUN)
-    trainer = ToyTrainer(store, params, steps=12, train_s=0.05)
+    trainer = ToyTrainer(store, params, steps=12, train_s=0.05, finish=False)
     cells = [Cell(store, params, name, script=lazy, options={"step_s": 0.002}) for name in ("c0", "c1")]
-    await run_all(trainer, *cells)
+
+    async def end() -> None:
+        while len(book.finished(request)) < 12 or len(trainer.batches) < 12:  # noqa: ASYNC110 (the store has no event)
+            await asyncio.sleep(0.005)
+        store.end("finished")
+
+    ending = asyncio.create_task(end())
+    async with asyncio.timeout(60.0):
+        await asyncio.gather(trainer.run(), *(cell.run() for cell in cells), ending)
     results = book.results(request)
     assert [result.number for result in results] == list(range(12))
     assert [(result.task_id, result.attempts, result.solved, result.invalid) for result in results] == [
@@ -197,3 +213,95 @@ async def test_a_bounded_rollout_plays_what_is_left_of_a_request():
     assert [result.solved for result in results] == [2, 2, 2, 0, 2]
     assert {result.policy_version for result in results} == {1}
     assert len(asyncio.all_tasks()) == 1
+
+
+def prober_of(store: RunStore, engine: ScriptedEngine, place: CellPlace = ONLY, **options: Any) -> prober.Prober:
+    given: dict[str, Any] = {"episodes": 6, "lease_s": 20.0} | options
+    return prober.Prober(store.store, RUN, place, resources(engine), StoreThreads(), **given)
+
+
+async def test_probe_groups_are_played_in_a_cells_own_order_few_at_a_time_and_behind_all_others():
+    store, begun, most = create_run(MemoryStore(), toy_parameters()), list[int](), list[int]()
+    request, under_way, asked = post(store, count=5, members=2), set[Episode](), set[int]()
+
+    def begin(episode: Episode) -> None:
+        begun.append(episode.spec.group - prober.number_of(request, 0))
+        under_way.add(episode)
+        most.append(len(under_way))
+
+    def note(wanted: GenerationRequest) -> list[int]:
+        asked.add(wanted.priority)
+        return solve(wanted)
+
+    engine = await started(note)
+    place = CellPlace("c1", 1, 2)
+    left = await prober_of(
+        store, engine, place, episodes=3, on_begin=begin, on_end=under_way.remove
+    ).serve(request)  # fmt: skip
+    await engine.close()
+    assert left == 0
+    assert begun[::2] == begun[1::2] == [1, 3, 0, 2, 4], "its own half first, and a group's members together"
+    assert max(most) <= 3
+    assert min(asked) > scheduler.priority_by_prediction(10**6, 1, 0.0)
+
+
+async def test_a_group_whose_cell_has_died_is_played_by_another_once_its_claim_has_expired():
+    clock = Clock()
+    store = create_run(MemoryStore(clock), toy_parameters())
+    request = post(store, count=2, members=2)
+    book = ProbeBook(store.store, RUN)
+    assert book.claims(request).claim(probe_claim(0, "dead", request.task_ids[0], request.version), 20.0)
+    engine = await started()
+    working = asyncio.create_task(prober_of(store, engine).work())
+    async with asyncio.timeout(10.0):
+        while book.finished(request) != {1}:  # noqa: ASYNC110 (the store has no event)
+            await asyncio.sleep(0.005)
+        clock.now += 60.0
+        while book.finished(request) != {0, 1}:  # noqa: ASYNC110 (the store has no event)
+            await asyncio.sleep(0.005)
+    working.cancel()
+    await asyncio.wait([working])
+    await engine.close()
+    assert [result.cell for result in book.results(request)] == ["c0", "c0"]
+
+
+@pytest.mark.parametrize("ends", ["is cancelled", "loses its engine"])
+async def test_what_a_cell_leaves_unfinished_another_one_takes_up_at_once(ends: str):
+    store = create_run(MemoryStore(), toy_parameters())
+    request, engine, booked = post(store, count=1, members=2), await started(), list[Episode]()
+    engine.hang()
+    serving = asyncio.create_task(prober_of(store, engine, on_end=booked.append).serve(request))
+    async with asyncio.timeout(10.0):
+        while engine.status().waiting < 2:  # noqa: ASYNC110 (an engine has no event)
+            await asyncio.sleep(0.005)
+    if ends == "is cancelled":
+        serving.cancel()
+    else:
+        engine.die()
+    await asyncio.wait([serving])
+    assert serving.cancelled() or isinstance(serving.exception(), EngineDied)
+    await engine.close()
+    assert len(booked) == 2, "their tokens are accounted for"
+    theirs = ProbeBook(store.store, RUN).claims(request)
+    assert theirs.claim(probe_claim(0, "c1", request.task_ids[0], request.version), 20.0) is not None
+
+
+def test_a_result_is_of_valid_episodes_alone_and_of_every_token():
+    solved, failed = trajectory(7, 0, reward=1.0, success=True), trajectory(7, 1, reward=0.0, success=False)
+    broken = trajectory(7, 2, reward=None, success=True, status="env_error")
+    late = trajectory(7, 3, reward=1.0, success=True, segments=(Segment(2, 5), Segment(4, 6)))
+    claim, request = Claim(7, "c0", 1, "task-7", "v", 0.0), ProbeRequest("r1", RUN, CANDIDATES, "v", (), 4)
+    assert prober.result_of(request, claim, [late, solved, failed, broken]) == ProbeResult(
+        "r1", 7, "task-7", attempts=3, solved=2, invalid=1, sampled_tokens=12, policy_version=1, cell="c0"
+    )
+    unsampled = replace(broken, token_ids=(), loss_mask=(), logprobs=(), segments=())
+    assert prober.result_of(request, claim, [unsampled]).policy_version == -1
+
+
+async def test_a_run_without_a_policy_measures_nothing_and_says_so():
+    params = toy_parameters()
+    store = create_run(MemoryStore(), params)
+    found: Any = Surroundings(store, store.describe(), params, FAMILY, None, RENDERER)  # pyright: ignore
+    engine = ScriptedEngine(script=solve)
+    with pytest.raises(ConfigurationError, match="has no policy yet"):
+        await measure(found, engine, post(store))

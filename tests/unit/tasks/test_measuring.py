@@ -38,7 +38,9 @@ async def test_a_refresh_whose_request_was_displaced_goes_on_when_the_other_one_
     monkeypatch.setattr(measuring, "POLL_S", 0.01)
     run_store = create_run(MemoryStore(), toy_parameters())
     store, cell = run_store.store, ProbeBook(run_store.store, RUN)
-    measured = asyncio.create_task(measuring.measure(store, plan_of("first"), CANDIDATES, never))
+    known = {"of-the-run": SolveRate(8, 3), CANDIDATES.tasks[0].id: SolveRate(4, 4)}
+    plan = replace(plan_of("first"), rates=known)
+    measured = asyncio.create_task(measuring.measure(store, plan, CANDIDATES, never))
     while cell.open_request() is None:  # noqa: ASYNC110 (the store has no event)
         await asyncio.sleep(0.005)
     version = tasksets.publish(store, "others", FAMILY.generate(6, 2))
@@ -52,9 +54,29 @@ async def test_a_refresh_whose_request_was_displaced_goes_on_when_the_other_one_
     for number, task_id in enumerate(opened.task_ids):
         cell.finish(ProbeResult(opened.id, number, task_id, 2, 1, 0, 9, 1, "c0"))
     found = await measured
-    assert found.rates == {task_id: SolveRate(2, 1) for task_id in sorted(opened.task_ids)}
+    probed = {task_id: SolveRate(2, 1) for task_id in opened.task_ids}
+    assert found.rates == probed | {"of-the-run": SolveRate(8, 3), CANDIDATES.tasks[0].id: SolveRate(6, 5)}
     assert found.tokens == 4 * 9
     assert cell.open_request() is None
+
+
+async def test_without_candidates_the_runs_own_groups_say_it_all():
+    plan = replace(plan_of("first"), rates={"of-the-run": SolveRate(8, 3)})
+    found = await measuring.measure(MemoryStore(), plan, Candidates((), {}, ()), never)
+    assert (found.rates, found.tokens) == (plan.rates, 0)
+
+
+async def test_what_was_measured_is_not_played_again():
+    run_store, played = create_run(MemoryStore(), toy_parameters()), list[str]()
+    run_store.end("finished")
+
+    async def play(request: ProbeRequest) -> None:
+        played.append(request.id)
+        ProbeBook(run_store.store, RUN).finish(ProbeResult(request.id, 0, request.task_ids[0], 2, 2, 0, 9, 1, "c0"))
+
+    first = await measuring.measure(run_store.store, plan_of("first"), CANDIDATES, play)
+    assert await measuring.measure(run_store.store, plan_of("first"), CANDIDATES, play) == first
+    assert played == ["first"]
 
 
 async def test_a_run_whose_cells_play_no_probe_groups_is_not_waited_for():

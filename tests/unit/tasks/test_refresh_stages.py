@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from driftline.environment import TaskFamily
+from driftline.environment import Task, TaskFamily
 from driftline.errors import ConfigurationError, EnvironmentFailed, PreconditionFailed
 from driftline.refresh.solving import SolveRate
 from driftline.store import keys, tasksets
@@ -22,7 +22,7 @@ from driftline.store.probes import ProbeBook, ProbeRequest, ProbeResult
 from driftline.store.run_store import RunStore
 from environments.pointer_chase import PointerChase
 from tasks import measuring, refresh_stages, refreshing, validation
-from tasks.refresh_plan import RefreshParameters, RefreshPlan, pinned_plan, recent_rates
+from tasks.refresh_plan import RefreshParameters, RefreshPlan, level_of, pinned_plan, recent_rates
 from tasks.refresh_stages import Published
 from tests.support.toy_run import RUN, Cell, ToyTrainer, create_run, run_all, toy_parameters
 from tests.unit.tasks.test_validation import OddFamily
@@ -60,6 +60,15 @@ def by_length(store: MemoryStore) -> measuring.PlayRequest:
 
 async def carry_out(store: MemoryStore, plan: RefreshPlan, play: measuring.PlayRequest = never) -> Published:
     return await refreshing.carry_out(store, FAMILY, plan, play)
+
+
+def test_a_task_whose_level_its_family_does_not_know_has_none():
+    class Graded(PointerChase):
+        def level_of(self, task: Task) -> int | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+            return None
+
+    family = Graded()
+    assert level_of(family, family.generate(1, 1)[0]) is None
 
 
 async def test_the_first_version_of_a_task_set_is_unmeasured_and_has_held_out_tasks():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pytest
 
 from driftline.environment import Message, StepResult, Task
@@ -41,6 +42,8 @@ class Odd:
     async def reset(self, task: Task, seed: int) -> tuple[Message, ...]:
         if self.how == "raises":
             raise KeyError("no such file")
+        if self.how == "gives up":
+            raise asyncio.CancelledError
         if self.how == "hangs":
             await asyncio.sleep(60)
         if self.how == "raises at times" and self.attempt == 1:
@@ -54,7 +57,8 @@ class Odd:
         if self.how == "is flaky" and self.attempt == 1:
             right = False
         told = str(self.attempt) if self.how == "tells the time" else "."
-        return StepResult((Message("tool", told),), reward=float(right), terminated=True, success=right)
+        given: Any = np.float32(right) if self.how == "counts in NumPy" else float(right)
+        return StepResult((Message("tool", told),), reward=given, terminated=True, success=right)
 
     async def close(self) -> None: ...
 
@@ -79,7 +83,9 @@ class OddFamily:
     [
         ("works", None, ""),
         ("has no oracle", None, ""),
+        ("counts in NumPy", None, ""),
         ("raises", "rejected", "KeyError"),
+        ("gives up", "rejected", "CancelledError, and nobody had cancelled it"),
         ("hangs", "rejected", "longer than"),
         ("has no prompt", "rejected", "no prompt"),
         ("has a broken oracle", "rejected", "oracle: LookupError: no solution"),

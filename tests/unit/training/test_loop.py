@@ -161,6 +161,29 @@ def test_no_batch_in_time_ends_the_run():
         bench.loop().run()
 
 
+@pytest.mark.parametrize("by_s", [86_400.0, -86_400.0])
+def test_a_wait_is_measured_by_a_clock_that_nobody_sets(by_s: float):
+    """A machine whose time is set while the trainer waits neither ends the wait nor makes it longer."""
+    looks = 0
+
+    def cell(bench: Bench) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            bench.now += by_s
+            bench.set_by += by_s
+        if looks > 6 and by_s > 0:
+            eager_cell(bench)
+        assert looks < 100, "it waits on"
+
+    bench = Bench(sync(limits={"batch_deadline_s": 20.0}), cell)
+    if by_s > 0:
+        assert bench.loop().run().state == "finished"
+    else:
+        with pytest.raises(LimitExceeded, match="no full batch in 20 s"):
+            bench.loop().run()
+
+
 def test_a_failure_is_written_into_head():
     bench = Bench(sync())
     loop = bench.loop()

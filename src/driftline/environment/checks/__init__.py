@@ -20,6 +20,7 @@ from driftline.environment.checks.findings import Case as Case
 from driftline.environment.checks.findings import Finding as Finding
 from driftline.environment.checks.findings import NotApplicable as NotApplicable
 from driftline.environment.checks.findings import Report as Report
+from driftline.environment.checks.playing import RAISED
 from driftline.environment.registry import missing_members, resolve
 from driftline.errors import ConfigurationError
 
@@ -137,7 +138,7 @@ def _generated(case: Case, count: int) -> Case | Finding:
     """The case with its tasks, or what is wrong with `generate`."""
     try:
         generated = tuple(case.family.generate(case.seed, count))
-    except Exception as error:  # the policy: whatever a family raises is a finding
+    except RAISED as error:  # the policy: whatever a family raises is a finding
         detail = f"generate({case.seed}, {count}) raised {type(error).__name__}: {error}"
         return Finding("tasks", "failed", detail, "generate must return so many tasks; ask for fewer with --tasks")
     if not generated:
@@ -166,6 +167,6 @@ def _finding(check: str, run: Callable[[Case], None], case: Case, remedy: str) -
     except TimeoutError:
         late = f"a call took longer than {case.deadline_s:g} s"
         return Finding(check, "failed", late, "make calls end, or raise --deadline-s")
-    except Exception as error:  # the policy: whatever an environment raises is a finding
+    except RAISED as error:  # the policy: whatever an environment raises is a finding
         return Finding(check, "failed", f"{type(error).__name__}: {error}", f"{remedy} (an exception is a defect)")
     return Finding(check, "ok")

@@ -7,6 +7,7 @@ from driftline.environment.checks.findings import Broken, Case, NotApplicable, e
 from driftline.environment.checks.playing import (
     IDLE_ACTIONS,
     MAX_TURNS,
+    RAISED,
     Said,
     actions_for,
     begin,
@@ -151,7 +152,7 @@ async def _any_text(case: Case) -> None:
             await take(case, environment, text)
         except Broken:
             raise
-        except Exception as error:
+        except RAISED as error:
             raise Broken(f"step({short(text, 40)}) raised {type(error).__name__}: {error}") from None
         finally:
             await environment.close()

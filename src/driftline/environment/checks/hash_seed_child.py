@@ -13,7 +13,7 @@ from typing import Any
 
 from driftline.environment.apart import answer
 from driftline.environment.checks.findings import Case
-from driftline.environment.checks.playing import actions_for, in_a_loop, play
+from driftline.environment.checks.playing import RAISED, actions_for, in_a_loop, play
 from driftline.environment.registry import resolve
 
 
@@ -23,7 +23,7 @@ def _record(name: str, request: Mapping[str, Any]) -> dict[str, Any]:
         tasks = tuple(family.generate(request["seed"], request["tasks"]))
         case = Case(name, family, tasks, request["seed"], request["deadline_s"])
         episodes = [in_a_loop(play(case, task, actions_for(case, task))) for task in tasks]
-    except Exception as error:  # the policy: whatever a family raises is told, and the others are played
+    except RAISED as error:  # the policy: whatever a family raises is told, and the others are played
         return {"error": f"{type(error).__name__}: {error}"}
     return {"ids": [task.id for task in tasks], "episodes": episodes}
 

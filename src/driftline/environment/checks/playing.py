@@ -18,6 +18,9 @@ IDLE_ACTIONS = ("", "I do not know.")
 """What a policy says that does nothing."""
 FALLBACK_TURNS = 3
 
+RAISED = (Exception, SystemExit, asyncio.CancelledError)
+"""What an environment raises. The last two would end whoever plays it as if it had been asked to."""
+
 T = TypeVar("T")
 Said = dict[str, Any]
 """The prompt or one turn, as JSON values."""
