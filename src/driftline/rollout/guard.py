@@ -8,6 +8,7 @@ the others in the loops of threads (`threads`). Either is only safe with an answ
 | waits for ever (`await` of something that never comes) | the deadline cancels it |
 | ignores its cancellation, or cleans up for ever | the second cancellation, `GRACE_S` later, abandons it |
 | blocks the loop (a blocking call, an endless loop) | it is interrupted with `EnvironmentBlocked` |
+| has deadlines of its own (`asyncio.timeout`), which cancel the same task | nothing: they are taken back |
 | raises `CancelledError` though nobody has cancelled it, `SystemExit`, or a panic of an extension | it has failed |
 
 In the main thread an interval timer interrupts, in others the thread says how (`stretch`). A guard that can do
@@ -105,8 +106,13 @@ class EnvironmentGuard:
     async def _wait(self, watched: _Watched[T], deadline: asyncio.Timeout) -> T:
         """Await the rest of a call under its deadline, after which nothing that it returns or raises counts."""
         last = asyncio.timeout(None)
+
+        def begin_or_end_grace(cancelled: bool) -> None:
+            if not last.expired():
+                last.reschedule(asyncio.get_running_loop().time() + self.grace_s if cancelled else None)
+
         # Two deadlines that pass while the loop is held would cancel once: the second runs from the first's effect.
-        watched.on_cancelled = lambda: last.reschedule(asyncio.get_running_loop().time() + self.grace_s)
+        watched.on_cancelled = begin_or_end_grace
         self._deadlines.add(deadline)
         try:
             async with last, deadline:
@@ -155,11 +161,11 @@ class _Watched(Generic[T]):
     def __init__(self, coroutine: Coroutine[Any, Any, T], run: Callable[[Advance], Any]) -> None:
         self._coroutine = coroutine
         self._run = run
-        self.on_cancelled: Callable[[], None] = lambda: None
-        """Called when the coroutine is told for the first time that it is cancelled."""
+        self.on_cancelled: Callable[[bool], None] = lambda cancelled: None
+        """Called when the coroutine is told that it is cancelled, and when it turns out that it was not."""
         self._waits_for: Any = None
         self._cancelled = False
-        """Whether it was told so."""
+        """Whether it is cancelled, and has been told."""
         self._cancels_before = _cancels()
 
     def begin(self) -> bool:
@@ -178,7 +184,7 @@ class _Watched(Generic[T]):
                     raise
                 if cancels:
                     self._cancelled = True
-                    self.on_cancelled()
+                    self.on_cancelled(True)
                 advance = partial(self._coroutine.throw, error)
             if self._advance(advance):
                 return self.result
@@ -194,6 +200,10 @@ class _Watched(Generic[T]):
                 raise
             # Passed on, it would end whoever plays the episode as if they had been cancelled, without a word.
             raise EnvironmentFailed("CancelledError, and nobody had cancelled it") from None
+        if self._cancelled and _cancels() <= self._cancels_before:
+            # It was a deadline within the environment, which cancels the task and takes that back.
+            self._cancelled = False
+            self.on_cancelled(False)
         return False
 
     def _abandon(self) -> None:

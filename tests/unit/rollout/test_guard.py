@@ -100,6 +100,61 @@ async def test_a_clean_up_may_take_the_grace(guard: EnvironmentGuard) -> None:
     assert cleaned
 
 
+async def in_time(seconds: float) -> bool:
+    """Wait under a deadline as environments have them within."""
+    try:
+        async with asyncio.timeout(0.005):
+            await asyncio.sleep(seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def test_deadlines_within_an_environment_are_its_own_business(guard: EnvironmentGuard) -> None:
+    """They cancel the task, as those of the caller do, and take that back."""
+
+    async def tries_again() -> list[bool]:
+        return [await in_time(seconds) for seconds in (1.0, 1.0, 0.0, 1.0)]
+
+    assert await guard.call("step", 10.0, tries_again) == [False, False, True, False]
+
+
+async def test_a_deadline_within_begins_no_grace(guard: EnvironmentGuard) -> None:
+    async def goes_on() -> str:
+        assert not await in_time(1.0)
+        await asyncio.sleep(4 * guard.grace_s)
+        return "done"
+
+    assert await guard.call("step", 10.0, goes_on) == "done"
+
+
+@pytest.mark.parametrize("ends", ["its deadline", "a cancel"])
+async def test_after_a_deadline_within_the_callers_hold_on(guard: EnvironmentGuard, ends: str) -> None:
+    told = 0
+
+    async def hangs() -> None:
+        nonlocal told
+        while True:
+            try:
+                await in_time(1.0)
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                told += 1
+
+    call = asyncio.create_task(guard.call("step", 0.1 if ends == "its deadline" else 10.0, hangs))
+    await asyncio.sleep(0.03)
+    if ends == "a cancel":
+        call.cancel()
+        await asyncio.sleep(0.03)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    else:
+        with pytest.raises(DeadlineExceeded):
+            await call
+    assert told == 1, "and it does not listen: the second time it is abandoned"
+
+
 async def test_a_result_after_the_deadline_does_not_count(guard: EnvironmentGuard) -> None:
     async def late() -> str:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -104,6 +105,19 @@ async def test_whatever_it_raises_is_its_own_failure(step: Step, reason: str, pl
     assert reason in trajectory.reason
 
 
+@pytest.mark.parametrize("placement", ["loop", "thread"])
+async def test_an_environment_with_deadlines_of_its_own_plays_on(placement: Placement) -> None:
+    async def step(action: str) -> StepResult:
+        for _ in range(3):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.005):
+                    await asyncio.sleep(60)
+        return StepResult(reward=1.0, terminated=True)
+
+    trajectory = await play(OddFamily(Behaviour(step=step)), placement)
+    assert (trajectory.status, trajectory.reward) == ("ok", 1.0)
+
+
 @pytest.mark.parametrize(
     ("prompt", "reason"),
     [
@@ -130,7 +144,7 @@ async def test_a_prompt_that_is_none_is_its_own_failure(prompt: Any, reason: str
     [
         (lambda: Result("well done"), "returned str among its messages"),
         (lambda: Result([{"role": "tool", "content": "x"}]), "returned dict among its messages"),
-        (lambda: Result((Message("tool", b"x"),)), "returned a Message of b'x' among"),
+        (lambda: Result((Message("tool", b"x"),)), "returned a Message of b'x' among"),  # pyright: ignore[reportArgumentType]
         (lambda: Result(reward="1", terminated=True), "the reward '1': it must be finite, and a number"),
         (lambda: Result(reward=10**400, terminated=True), "it must be finite, and a number"),
         (lambda: Result(reward=1.0, terminated=True, success="yes"), "the success 'yes'"),
