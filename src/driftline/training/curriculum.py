@@ -21,12 +21,13 @@ MOST_KEPT = 16
 """Samplings that HEAD names at most. Groups older than all of them have been claimed, and a claim names its task."""
 
 
-def task_sampling(records: Sequence[StepRecord], first: int) -> TaskSampling:
+def task_sampling(records: Sequence[StepRecord], first: int, members: int) -> TaskSampling:
     """How groups sample their tasks from group number `first` on.
 
     Args:
         records: Of the run's steps, in order, up to the one that is about to be committed.
         first: Group number.
+        members: Of a group.
     """
     seen: dict[str, Counts] = {}
     for age, record in enumerate(reversed(records[-RECENT_STEPS:])):
@@ -34,7 +35,7 @@ def task_sampling(records: Sequence[StepRecord], first: int) -> TaskSampling:
             attempts, solved = seen.get(use.stratum, (0.0, 0.0))
             counted = KEPT_SHARE**age * use.valid_members
             seen[use.stratum] = (attempts + counted, solved + counted * use.success_mean)
-    return TaskSampling(first, learnability.of_strata(seen), learnability.UNSEEN)
+    return TaskSampling(first, learnability.of_strata(seen, members), learnability.learnability(0.5, members))
 
 
 def taken_up(samplings: Sequence[TaskSampling], new: TaskSampling) -> tuple[TaskSampling, ...]:

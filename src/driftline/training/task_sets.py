@@ -68,6 +68,7 @@ class TaskSetFollower:
         self._groups_per_step = params.rollout.groups_per_step
         self._follow = params.environment.follow_task_set
         self._by_learnability = params.environment.task_sampling == "learnability"
+        self._group_size = params.rollout.group_size
         self._recent = deque(records, maxlen=curriculum.RECENT_STEPS)
         self._unadmitted = first_unadmitted(records, head, self._groups_per_step)
         self._etag = ""
@@ -108,7 +109,8 @@ class TaskSetFollower:
         if not self._by_learnability:
             return head.task_sampling
         self._recent.append(record)
-        return curriculum.taken_up(head.task_sampling, curriculum.task_sampling([*self._recent], self._unadmitted))
+        sampling = curriculum.task_sampling([*self._recent], self._unadmitted, self._group_size)
+        return curriculum.taken_up(head.task_sampling, sampling)
 
     def metrics(self, uses: Sequence[GroupUse], head: Head) -> dict[str, float]:
         """How the batch did on each pool, and on the newest version, by the names of the table."""
