@@ -26,7 +26,7 @@ Counts = tuple[float, float]
 
 
 def learnability(share: float, members: int = MEMBERS) -> float:
-    """Weight of a task, in (0, 1], that is solved at a rate in [0, 1]: the chance to learn from a group, sharpened."""
+    """Weight, in (0, 1], of a task that is solved at a rate in [0, 1]: the chance to learn from it, sharpened."""
     chance = 1 - share**members - (1 - share) ** members
     return max(10.0**-DECIMALS, round(max(0.0, chance) ** SHARPNESS, DECIMALS))
 

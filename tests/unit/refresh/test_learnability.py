@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+from itertools import product
+from math import prod
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from driftline.refresh import learnability, strata
 
+HALF = learnability.learnability(0.5)
 counts = st.tuples(st.integers(0, 200), st.integers(0, 200)).map(lambda both: (float(sum(both)), float(both[0])))
 
 
-@given(st.floats(0, 1))
-def test_most_is_learned_where_half_is_solved(share: float) -> None:
-    found = learnability.learnability(share)
-    assert 0 < found <= learnability.learnability(0.5) == 1
-    assert found == pytest.approx(learnability.learnability(1 - share), abs=1e-5)
+@given(st.floats(0, 1), st.integers(2, 32))
+def test_most_is_learned_where_half_is_solved(share: float, members: int) -> None:
+    found = learnability.learnability(share, members)
+    assert 0 < found <= learnability.learnability(0.5, members) <= 1
+    assert found == pytest.approx(learnability.learnability(1 - share, members), abs=1e-5)
 
 
-@pytest.mark.parametrize(("share", "value"), [(0.5, 1.0), (0.2, 0.26214), (0.9, 0.04666), (1.0, 1e-5)])
-def test_what_is_learned(share: float, value: float) -> None:
-    """(4 * 0.2 * 0.8)^3, (4 * 0.9 * 0.1)^3."""
-    assert learnability.learnability(share) == value
+@pytest.mark.parametrize(
+    ("share", "members", "value"), [(0.5, 2, 0.125), (0.5, 8, 0.97675), (0.2, 8, 0.5764), (1.0, 8, 1e-5)]
+)
+def test_what_is_learned(share: float, members: int, value: float) -> None:
+    """(1 - 2 / 4)^3, (1 - 2 / 256)^3, (1 - 0.2^8 - 0.8^8)^3."""
+    assert learnability.learnability(share, members) == value
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.5, 0.9])
+def test_the_weight_is_the_cube_of_how_often_rewards_of_a_group_differ(share: float) -> None:
+    """By all 2^8 outcomes of a group."""
+    outcomes = product((0, 1), repeat=8)
+    differ = sum(prod(share if won else 1 - share for won in group) for group in outcomes if len({*group}) == 2)
+    assert learnability.learnability(share) == pytest.approx(differ**3, abs=1e-5)
 
 
 @given(st.lists(counts, min_size=1, max_size=12))
@@ -48,9 +62,9 @@ def test_strata_without_levels_stand_for_themselves_and_environments_apart() -> 
         "a/v1/useful": (8.0, 4.0),
     }
     found = learnability.of_strata(seen)
-    assert found["a/v1/level 2"] == found["a/v1/level 10"] == 1.0, "against their order, they are taken together"
-    assert found["b/v1/level 2"] < 0.05
-    assert found["a/v1/useful"] == 1.0
+    assert found["a/v1/level 2"] == found["a/v1/level 10"] == HALF, "against their order, they are taken together"
+    assert found["b/v1/level 2"] < 0.1
+    assert found["a/v1/useful"] == HALF
     assert [*found] == sorted(seen)
 
 

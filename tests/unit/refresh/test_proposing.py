@@ -47,11 +47,10 @@ def test_families_say_whether_they_have_levels() -> None:
 
 
 def test_most_proposals_are_of_the_levels_that_the_policy_sometimes_solves() -> None:
-    rates = {0: SolveRate(8, 8), 1: SolveRate(8, 4), 2: SolveRate(8, 0)}
-    found = proposing.spread(100, 5, rates)
-    assert found[1] > 60
-    assert all(5 <= found[level] <= 14 for level in (0, 2, 3, 4)), "some of each"
-    assert sum(found.values()) == 100
+    rates = {0: SolveRate(80, 80), 1: SolveRate(80, 40), 2: SolveRate(80, 0)}
+    assert proposing.spread(100, 5, rates) == {0: 5, 1: 80, 2: 5, 3: 5, 4: 5}
+    few = {level: SolveRate(rate.attempts // 10, rate.solved // 10) for level, rate in rates.items()}
+    assert proposing.spread(100, 5, few) == {0: 7, 1: 42, 2: 17, 3: 17, 4: 17}, "of few episodes less is known"
 
 
 @pytest.mark.parametrize(

@@ -27,17 +27,21 @@ def by_learnability(**sections: Any) -> Any:
 
 
 def test_strata_that_are_solved_at_times_outweigh_the_others_and_what_was_not_seen_counts_as_unknown():
-    found = curriculum.task_sampling([record(1, easy=1.0, edge=0.5, hard=0.0)], first=7)
-    little = learnability(1 / 18)
-    assert found == TaskSampling(7, {"easy": little, "edge": 1.0, "hard": little}, 1.0)
-    assert little < 0.02
+    found = curriculum.task_sampling([record(1, easy=1.0, edge=0.5, hard=0.0)], first=7, members=8)
+    little, much = learnability(1 / 18), learnability(0.5)
+    assert found == TaskSampling(7, {"easy": little, "edge": much, "hard": little}, much)
+    assert little < much / 10
 
 
 def test_what_was_seen_long_ago_counts_less():
     seen = [record(1, hard=0.0), *(record(step, edge=0.5) for step in range(2, 40))]
-    soon, later, late = (curriculum.task_sampling(seen[:steps], first=0).weights["hard"] for steps in (1, 4, 12))
+    soon, later, late = (
+        curriculum.task_sampling(seen[:steps], first=0, members=8).weights["hard"] for steps in (1, 4, 12)
+    )
     assert soon < later < late
-    assert "hard" not in curriculum.task_sampling(seen, first=0).weights, "beyond the last steps, nothing is known"
+    assert "hard" not in curriculum.task_sampling(seen, first=0, members=8).weights, (
+        "beyond the last steps, nothing is known"
+    )
 
 
 def test_a_group_that_was_not_played_by_its_sampling_is_sampled_anew_and_the_oldest_are_dropped():
@@ -71,7 +75,7 @@ def test_a_run_writes_what_its_records_give_and_goes_on_with_it_after_a_restart(
     assert len(records) > 1
     assert [one.first for one in head.task_sampling] == [2 + 2 + record.step * 2 - 2 for record in records]
     assert head.task_sampling == tuple(
-        curriculum.task_sampling(records[: at + 1], one.first) for at, one in enumerate(head.task_sampling)
+        curriculum.task_sampling(records[: at + 1], one.first, 4) for at, one in enumerate(head.task_sampling)
     )
     assert records[-1].metrics[metrics.EFFECTIVE_STRATA] == 1.0
 
