@@ -41,6 +41,7 @@ from driftline.rollout.prober import Prober
 from driftline.rollout.tally import CELL_ENDED, CLAIM_LOST, TokenTally
 from driftline.rollout.telemetry import Telemetry
 from driftline.rollout.writer import GroupWriter
+from driftline.rollout.written import WrittenObjects
 from driftline.store.run_store import RunStore
 
 LOG = logging.getLogger(__name__)
@@ -48,8 +49,6 @@ LOG = logging.getLogger(__name__)
 CLAIMS_IN_FLIGHT = 6
 FLUSH_DEADLINE_S = 10.0
 LAST_WORD_DEADLINE_S = 5.0
-OBJECTS_REMEMBERED = 512
-"""Objects whose groups a cell can play again if the trainer cannot read them."""
 
 
 class Collector:
@@ -99,8 +98,7 @@ class Collector:
         self._failure: BaseException | None = None
         self._record: str | None = None
         self._delivered = 0
-        self._objects: dict[str, list[int]] = {}
-        """Key of a written object -> its groups."""
+        self._written = WrittenObjects()
         self._writer: GroupWriter | None = None
         self._follower = HeadFollower(
             run_store,
@@ -261,12 +259,10 @@ class Collector:
 
     def _reopen_damaged(self) -> None:
         """Play groups again that this cell has finished, if the trainer cannot read their objects."""
-        for key in self._follower.newest.set_aside:
-            groups = self._objects.pop(key, [])
-            if groups:
-                LOG.error("%s cannot be read: groups %s are to be played again", key, groups)
-                self._ledger.reopen(groups, self._monotonic())
-                self._delivered -= len(groups)
+        for key, groups in self._written.take(self._follower.newest.set_aside).items():
+            LOG.error("%s cannot be read: groups %s are to be played again", key, groups)
+            self._ledger.reopen(groups, self._monotonic())
+            self._delivered -= len(groups)
 
     def _claim_more(self) -> None:
         rollout = self._rollout
@@ -393,9 +389,7 @@ class Collector:
     def _on_written(self, key: str, groups: Sequence[Group]) -> None:
         self._tally.written(groups)
         self._telemetry.written(groups)
-        self._objects[key] = [group.number for group in groups]
-        if len(self._objects) > OBJECTS_REMEMBERED:
-            del self._objects[next(iter(self._objects))]
+        self._written.note(key, (group.number for group in groups))
         self._delivered += len(groups)
         self._ledger.close(group.number for group in groups)
         for group in groups:
