@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from driftline.environment import GradedFamily, Task, TaskFamily
+from driftline.environment import GradedFamily, Task, TaskFamily, shared
 from driftline.refresh import learnability
 from driftline.refresh.solving import SolveRate
 
@@ -81,10 +81,6 @@ def spread(count: int, levels: int, rates: Mapping[int, SolveRate]) -> dict[int,
     """
     known = [rates.get(level, SolveRate()) for level in range(levels)]
     worth = learnability.of_levels([(rate.attempts, rate.solved) for rate in known])
-    useful, explored = count * (1 - EXPLORING_SHARE) / math.fsum(worth), count * EXPLORING_SHARE / levels
-    shares = [useful * one + explored for one in worth]
-    found = [math.floor(share) for share in shares]
-    by_remainder = sorted(range(levels), key=lambda level: (found[level] - shares[level], level))
-    for level in by_remainder[: count - sum(found)]:
-        found[level] += 1
+    total = math.fsum(worth)
+    found = shared(count, [(1 - EXPLORING_SHARE) * one / total + EXPLORING_SHARE / levels for one in worth])
     return {level: proposals for level, proposals in enumerate(found) if proposals}
