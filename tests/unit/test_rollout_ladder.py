@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks import rollout_ladder
+from benchmarks import ladder_arms
 from benchmarks.ladder_baselines import Barrier, Batches, Delivered, Lockstep
 from benchmarks.ladder_bound import measure_bound
 from benchmarks.ladder_free import Taker
@@ -48,7 +48,7 @@ async def test_lockstep_and_barrier_deliver_the_same_members(parallel: bool) -> 
         one, other = await lockstep.batch(batch, tasks), await barrier.batch(batch, tasks)
         assert [(m.group, m.member) for m in one] == [(m.group, m.member) for m in other] == batch
         assert [m.turns for m in one] == [m.turns for m in other], "token for token"
-        rollout_ladder.check([*one, *await _rest(lockstep, batch, tasks)], tasks)
+        ladder_arms.check([*one, *await _rest(lockstep, batch, tasks)], tasks)
     await engine.close()
 
 
@@ -59,14 +59,14 @@ async def _rest(way: Lockstep, done: Sequence[tuple[int, int]], tasks: Sequence[
 async def test_an_arm_that_lacks_a_member_or_cuts_a_turn_is_refused() -> None:
     engine = await started(digits, max_num_seqs=256)
     tasks = [quick(task) for task in TASKS]
-    way = Lockstep(engine, RENDERER, EpisodeLimits.of(rollout_ladder.parameters("a", 1)), parallel=True)
+    way = Lockstep(engine, RENDERER, EpisodeLimits.of(ladder_arms.parameters("a", 1)), parallel=True)
     members = [member for batch in EIGHT for member in await way.batch(batch, tasks)]
-    rollout_ladder.check(members, tasks)
+    ladder_arms.check(members, tasks)
     with pytest.raises(RuntimeError, match=r"31 members delivered of 32; the first difference: \[\(0, 3\)\]"):
-        rollout_ladder.check([*members[:3], *members[4:]], tasks)
+        ladder_arms.check([*members[:3], *members[4:]], tasks)
     members[9].turns[0] = members[9].turns[0][:-1]
     with pytest.raises(RuntimeError, match=r"\(1, 1\)"):
-        rollout_ladder.check(members, tasks)
+        ladder_arms.check(members, tasks)
     await engine.close()
 
 
@@ -139,16 +139,16 @@ def test_the_table_has_ratios_of_medians() -> None:
 
 
 def test_arms_differ_in_one_technique_and_all_have_the_same_slots() -> None:
-    plain = rollout_ladder.parameters("c", 1).model_dump()
+    plain = ladder_arms.parameters("c", 1).model_dump()
     for arm, section, field in [
         ("e", "scheduling", "order"), ("f", "rollout", "concurrency"), ("g", "rollout", "surplus_members")
     ]:  # fmt: skip
-        other = rollout_ladder.parameters(arm, 1).model_dump()
+        other = ladder_arms.parameters(arm, 1).model_dump()
         assert other[section][field] != plain[section][field]
         other[section][field] = plain[section][field]
         assert other == plain
-    assert rollout_ladder.parameters("h", 1).model_dump() == rollout_ladder.parameters("d", 1).model_dump() == plain
-    everything = rollout_ladder.parameters("i", 1)
+    assert ladder_arms.parameters("h", 1).model_dump() == ladder_arms.parameters("d", 1).model_dump() == plain
+    everything = ladder_arms.parameters("i", 1)
     assert everything.rollout.episodes_in_flight == plain["rollout"]["episodes_in_flight"]
 
 
