@@ -15,7 +15,7 @@ from driftline.refresh import strata
 
 PRIOR_EPISODES = 0.5
 """Of each outcome, before anything is known (Jeffreys)."""
-SHARPNESS = 3.0
+SHARPNESS = 2.0
 """Power of the chance: many strata that seldom teach shall not together outweigh the few that do."""
 MEMBERS = 8
 """Of a group, where a run's are not known."""
@@ -26,9 +26,9 @@ Counts = tuple[float, float]
 
 
 def learnability(share: float, members: int = MEMBERS) -> float:
-    """Weight, in (0, 1], of a task that is solved at a rate in [0, 1]: the chance to learn from it, sharpened."""
-    chance = 1 - share**members - (1 - share) ** members
-    return max(10.0**-DECIMALS, round(max(0.0, chance) ** SHARPNESS, DECIMALS))
+    """Weight, in (0, 1), of a task that is solved at a rate in [0, 1]: the chance to learn, and what is left to learn."""
+    chance = max(0.0, 1 - share**members - (1 - share) ** members)
+    return max(10.0**-DECIMALS, round(chance**SHARPNESS * (1 - share), DECIMALS))
 
 
 def expected_rate(counts: Counts) -> float:

@@ -21,6 +21,8 @@ from driftline.records import TaskSampling
 SEED_BITS = 63
 """Engines take a signed 64-bit seed."""
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+ENOUGH_TASKS = 16
+"""Of a stratum. With fewer its share is smaller in proportion, so that they are not played over and over."""
 BLOCK_GROUPS = 64
 """Each block of so many groups is drawn from the pools in exactly the same numbers."""
 
@@ -85,7 +87,7 @@ def stratified_task_index(
 ) -> int:
     """Index of the task that group number `group` plays where strata are sampled by weights.
 
-    A stratum is drawn in proportion to its tasks' weight. Consecutive groups step through the strata by the golden
+    A stratum is drawn in proportion to its weight, one of few tasks less often. Consecutive groups step through the strata by the golden
     ratio (an additive recurrence of low discrepancy), so that any few of them come close to the shares, whatever the
     weights before. Within each pass of as many groups as a stratum has tasks, none of them is played twice.
 
@@ -97,7 +99,7 @@ def stratified_task_index(
         sampling: Weights.
     """
     names = sorted(strata)
-    shares = [sampling.weights.get(name, sampling.unseen) * len(strata[name]) for name in names]
+    shares = [sampling.weights.get(name, sampling.unseen) * min(len(strata[name]), ENOUGH_TASKS) for name in names]
     reached = list(accumulate(shares))
     place = (_hash("stratum", seed) / 2**SEED_BITS + group * GOLDEN_RATIO) % 1.0
     stratum = names[min(bisect_right(reached, place * reached[-1]), len(names) - 1)]
