@@ -28,7 +28,7 @@ def stratum_of(task: Task, found: TaskSet, level_of: LevelOf) -> str:
     note = found.notes.get(task.id)
     level = note.level if note is not None and note.level is not None else level_of(task)
     if level is not None:
-        return f"{task.environment}{_LEVEL}{level}"
+        return of_level(task.environment, level)
     return f"{task.environment}/{note.pool}" if note is not None else task.environment
 
 
@@ -38,6 +38,11 @@ def members(found: TaskSet, level_of: LevelOf) -> dict[str, tuple[int, ...]]:
     for index, task in enumerate(found.tasks):
         by_stratum.setdefault(stratum_of(task, found, level_of), []).append(index)
     return {stratum: tuple(by_stratum[stratum]) for stratum in sorted(by_stratum)}
+
+
+def of_level(environment: str, level: int) -> str:
+    """Name of the stratum of a level."""
+    return f"{environment}{_LEVEL}{level}"
 
 
 def parts(stratum: str) -> tuple[str, int | None]:

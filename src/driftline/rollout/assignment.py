@@ -87,9 +87,10 @@ def stratified_task_index(
 ) -> int:
     """Index of the task that group number `group` plays where strata are sampled by weights.
 
-    A stratum is drawn in proportion to its weight, one of few tasks less often. Consecutive groups step through the strata by the golden
-    ratio (an additive recurrence of low discrepancy), so that any few of them come close to the shares, whatever the
-    weights before. Within each pass of as many groups as a stratum has tasks, none of them is played twice.
+    A stratum is drawn in proportion to its weight, one of few tasks less often. Consecutive groups step through the
+    strata by the golden ratio (an additive recurrence of low discrepancy), so that any few of them come close to the
+    shares, whatever the weights before. Within each pass of as many groups as a stratum has tasks, none of them is
+    played twice.
 
     Args:
         seed: Of the run.

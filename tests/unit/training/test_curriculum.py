@@ -28,9 +28,9 @@ def by_learnability(**sections: Any) -> Any:
 
 def test_strata_that_are_solved_at_times_outweigh_the_others_and_what_was_not_seen_counts_as_unknown():
     found = curriculum.task_sampling([record(1, easy=1.0, edge=0.5, hard=0.0)], first=7, members=8)
-    little, much = learnability(1 / 18), learnability(0.5)
-    assert found == TaskSampling(7, {"easy": little, "edge": much, "hard": little}, much)
-    assert little < much / 10
+    easy, edge, hard = learnability(17 / 18), learnability(0.5), learnability(1 / 18)
+    assert found == TaskSampling(7, {"easy": easy, "edge": edge, "hard": hard}, edge)
+    assert easy < hard < edge / 3
 
 
 def test_what_was_seen_long_ago_counts_less():
