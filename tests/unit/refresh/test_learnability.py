@@ -38,9 +38,9 @@ def test_the_chance_is_how_often_rewards_of_a_group_differ(share: float) -> None
     assert learnability.learnability(share) == pytest.approx(differ**2 * (1 - share), abs=1e-5)
 
 
-@given(st.lists(counts, min_size=1, max_size=12))
+@given(st.lists(counts.filter(lambda both: both[0] > 0), min_size=1, max_size=12))
 def test_levels_are_judged_as_rates_that_do_not_rise(seen: list[tuple[float, float]]) -> None:
-    """The isotonic fit by its definition: the largest of the least means of what lies around a level."""
+    """The isotonic fit by its definition: the least of the largest means of what lies around a level."""
     padded = [(attempts + 1.0, solved + 0.5) for attempts, solved in seen]
 
     def rate(first: int, last: int) -> float:
@@ -51,21 +51,30 @@ def test_levels_are_judged_as_rates_that_do_not_rise(seen: list[tuple[float, flo
         for level in range(len(seen))
     ]
     assert fit == sorted(fit, reverse=True)
-    assert learnability.of_levels(seen) == pytest.approx([learnability.learnability(one) for one in fit], abs=1e-5)
+    assert learnability.level_rates(seen) == pytest.approx(fit)
+
+
+def test_a_level_that_was_not_played_is_as_likely_as_not_within_what_those_around_it_allow() -> None:
+    easy, half, hard, none = (80.0, 80.0), (80.0, 40.0), (80.0, 0.0), (0.0, 0.0)
+    assert learnability.level_rates([none, none]) == [0.5, 0.5]
+    assert learnability.level_rates([easy, none])[1] == 0.5
+    assert learnability.level_rates([none, easy])[0] == learnability.level_rates([easy])[0] > 0.99
+    assert learnability.level_rates([hard, none, none])[1:] == [learnability.level_rates([hard])[0]] * 2
+    assert learnability.level_rates([easy, none, hard])[1] == 0.5
+    assert learnability.level_rates([half, none, half]) == [0.5] * 3
 
 
 def test_strata_without_levels_stand_for_themselves_and_environments_apart() -> None:
     seen = {
-        "a/v1/level 2": (8.0, 0.0),
-        "a/v1/level 10": (8.0, 8.0),
-        "b/v1/level 2": (8.0, 8.0),
-        "a/v1/useful": (8.0, 4.0),
-    }
+        "a/v1/level 1": (8.0, 0.0), "a/v1/level 3": (8.0, 8.0), "b/v1/level 2": (80.0, 80.0), "a/v1/useful": (8.0, 4.0),
+    }  # fmt: skip
     found = learnability.of_strata(seen)
-    assert found["a/v1/level 2"] == found["a/v1/level 10"] == HALF, "against their order, they are taken together"
-    assert found["b/v1/level 2"] < 0.1
+    assert [*found] == [
+        *(f"a/v1/level {level}" for level in range(4)), "a/v1/useful", *(f"b/v1/level {level}" for level in range(3)),
+    ]  # fmt: skip
+    assert found["a/v1/level 1"] == found["a/v1/level 2"] == found["a/v1/level 3"] == HALF, "taken together"
+    assert found["b/v1/level 2"] == found["b/v1/level 0"] < 0.001, "harder ones are solved always"
     assert found["a/v1/useful"] == HALF
-    assert [*found] == sorted(seen)
 
 
 def test_a_name_tells_environment_and_level() -> None:
