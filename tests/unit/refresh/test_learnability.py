@@ -66,8 +66,11 @@ def test_a_level_that_was_not_played_is_as_likely_as_not_within_what_those_aroun
 
 def test_strata_without_levels_stand_for_themselves_and_environments_apart() -> None:
     seen = {
-        "a/v1/level 1": (8.0, 0.0), "a/v1/level 3": (8.0, 8.0), "b/v1/level 2": (80.0, 80.0), "a/v1/useful": (8.0, 4.0),
-    }  # fmt: skip
+        "a/v1/level 1": (8.0, 0.0),
+        "a/v1/level 3": (8.0, 8.0),
+        "a/v1/useful": (8.0, 4.0),
+        "b/v1/level 2": (80.0, 80.0),
+    }
     found = learnability.of_strata(seen)
     assert [*found] == [
         *(f"a/v1/level {level}" for level in range(4)), "a/v1/useful", *(f"b/v1/level {level}" for level in range(3)),
