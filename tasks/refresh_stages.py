@@ -264,8 +264,8 @@ def validation_of(windows: Sequence[Proposed]) -> Validation:
 
 async def _validated(family: TaskFamily, tasks: Sequence[Task], window: Window, step_deadline_s: float) -> Proposed:
     found = await validate(family, tasks, deadline_s=step_deadline_s)
-    accepted = {*found.accepted}
-    kept = tuple(task for task in tasks if task.id in accepted)
+    by_id = {task.id: task for task in tasks}  # each once, though the generator may repeat itself
+    kept = tuple(by_id[task_id] for task_id in found.accepted)
     known = {task.id: window.level if window.level is not None else level_of(family, task) for task in kept}
     levels = {one: level for one, level in known.items() if level is not None}
     return Proposed(kept, levels, found, len(tasks), window.environment)

@@ -102,6 +102,12 @@ def _curated(
         seed=plan.seed,
         expected={one: of_level[level] for one, level in levels.items() if level in of_level},
     )
+    if not curated.pools and not before and not candidates.tasks:
+        raise ConfigurationError(
+            f"task set {plan.task_set!r}: none of {plan.options.proposals} proposals is left, "
+            f"{len(candidates.dropped)} of them copies of one another or of held-out tasks: raise proposals, or have "
+            "the family draw other tasks for other seeds"
+        )
     if not curated.pools:
         raise ConfigurationError(
             f"every task of {plan.task_set!r} is always solved, or was never solved: propose harder or easier ones "

@@ -30,7 +30,7 @@ class EnvironmentProcess:
 
     def __init__(self, child: asyncio.subprocess.Process) -> None:
         self._child = child
-        self.usable = True
+        self._answers = True
 
     @classmethod
     async def start(cls, family: str, longest: int) -> EnvironmentProcess:
@@ -40,6 +40,11 @@ class EnvironmentProcess:
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True, limit=LONGEST_LINE,
         )  # fmt: skip
         return cls(child)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is there, and has answered every call."""
+        return self._answers and self._child.returncode is None
 
     async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Have the child carry out a call. If it is cancelled, the child is killed.
@@ -72,7 +77,7 @@ class EnvironmentProcess:
 
     def kill(self) -> None:
         """Kill the child and all that it has started."""
-        self.usable = False
+        self._answers = False
         own = self._child.pid
         started = descendants(own) if self._child.returncode is None else []
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -103,8 +108,11 @@ class EnvironmentProcesses:
         """Wait for a process that is free; start one if none is idle."""
         await self._free.acquire()
         try:
-            if self._idle:
-                return self._idle.pop()
+            while self._idle:
+                process = self._idle.pop()
+                if process.usable:
+                    return process
+                await self._discard(process)
             process = await EnvironmentProcess.start(self._family, self._longest)
         except BaseException:
             self._free.release()
@@ -118,10 +126,13 @@ class EnvironmentProcesses:
             if process.usable:
                 self._idle.append(process)
             else:
-                self._all.discard(process)
-                await process.close()
+                await self._discard(process)
         finally:
             self._free.release()
+
+    async def _discard(self, process: EnvironmentProcess) -> None:
+        self._all.discard(process)
+        await process.close()
 
     async def close(self) -> None:
         """End all of them."""
@@ -137,10 +148,11 @@ class ProcessEnvironment:
         self._process = process
         self._processes = processes
         self._max_turns = max_turns
-        self._closed = False
+        self._begun = self._closed = False
 
     async def reset(self, task: Task, seed: int) -> tuple[Message, ...]:
         """Make the environment, and start an episode."""
+        self._begun = True
         answer = await self._process.ask(
             {
                 "call": "reset",
@@ -170,7 +182,7 @@ class ProcessEnvironment:
             return
         self._closed = True
         try:
-            if self._process.usable:
+            if self._begun and self._process.usable:
                 await self._process.ask({"call": "close"})
         except EnvironmentFailed:
             self._process.kill()

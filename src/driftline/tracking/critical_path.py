@@ -77,7 +77,8 @@ def attribute(
         return min(max(unix - previous_commit, 0.0), wall)
 
     last = max(members, key=lambda member: (member.finished_unix, member.group, member.member))
-    start, finish = clip(last.started_unix), clip(last.finished_unix)
+    finish = clip(last.finished_unix)
+    start = min(clip(last.started_unix), finish)  # the clock may have been set back meanwhile
     nearly_all = min(max(clip(_quantile_finish(members, straggler_share)), start), finish)
     applied = min(clip(previous_commit if applied_unix is None else applied_unix), start)
 

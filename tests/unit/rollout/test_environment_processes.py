@@ -57,6 +57,23 @@ async def test_an_episode_is_the_same_as_in_the_loop_and_the_process_plays_the_n
         assert "environment_child" in " ".join(child.cmdline())
 
 
+async def test_a_process_that_died_while_nobody_played_in_it_costs_no_episode() -> None:
+    """As the kernel ends one when memory runs out."""
+    task = FAMILY.generate(1, 1)[0]
+    others = {child.pid for child in psutil.Process().children()}
+    async with processes("pointer_chase/v1", workers=1) as pool:
+        assert (await play(pool, task, step_deadline_s=60.0)).reward == 1.0
+        [child] = [child for child in psutil.Process().children() if child.pid not in others]
+        child.kill()
+        assert pool._processes is not None  # pyright: ignore[reportPrivateUsage]
+        [idle] = pool._processes._idle  # pyright: ignore[reportPrivateUsage]
+        async with asyncio.timeout(10.0):
+            while idle.usable:  # noqa: ASYNC110 (asyncio learns of the death in a thread)
+                await asyncio.sleep(0.01)
+        trajectory = await play(pool, task, step_deadline_s=60.0)
+        assert (trajectory.status, trajectory.reward) == ("ok", 1.0)
+
+
 async def test_what_blocks_in_a_process_is_killed_and_costs_nothing() -> None:
     assert isinstance(resolve(f"{SUPPORT}:Blocks"), Blocks)
     async with processes(f"{SUPPORT}:Blocks", workers=1) as pool:

@@ -114,7 +114,7 @@ SECONDS = st.floats(0, 50, allow_nan=False)
 MEMBERS = st.builds(
     lambda start, length, parts: trajectory(1.8e9 + start, 1.8e9 + start + length, seconds=EpisodeSeconds(*parts)),
     SECONDS,
-    SECONDS,
+    st.floats(-30, 50, allow_nan=False),  # below 0 where the clock was set back meanwhile
     st.tuples(*[st.floats(0, 20)] * 6),
 )
 
