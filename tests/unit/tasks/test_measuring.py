@@ -50,7 +50,7 @@ async def test_a_refresh_whose_request_was_displaced_goes_on_when_the_other_one_
     async with asyncio.timeout(5.0):
         while (opened := cell.open_request()) is None:  # noqa: ASYNC110 (the store has no event)
             await asyncio.sleep(0.005)
-    assert opened.id == "first"
+    assert (opened.id, opened.members, len(opened.task_ids)) == ("first", 2, 4)
     for number, task_id in enumerate(opened.task_ids):
         cell.finish(ProbeResult(opened.id, number, task_id, 2, 1, 0, 9, 1, "c0"))
     found = await measured
