@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow import MlflowClient
@@ -100,15 +101,33 @@ async def test_a_run_from_tasks_to_a_registered_policy(workers: None, mlflow: Ml
     assert store.describe().parameters == PARAMETERS.model_dump(mode="json")
 
 
+VLLM = {
+    "engine": {"backend": "vllm", "max_num_seqs": 8},
+    # Its CPU kernels take no heads as small as those of the tiny model.
+    "model": {"warm_start_steps": 4, "warm_start_batch": 4},
+}
+
+
 @pytest.mark.slow
-async def test_a_run_of_several_environments(workers: None, mlflow: MlflowClient):
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("engine", [{}, VLLM], ids=["scripted", "vllm"])
+async def test_a_run_of_several_environments(workers: None, mlflow: MlflowClient, engine: dict[str, Any]):
     """From the base policy to the evaluation, each environment is played by its own family."""
     both = "pointer_chase/v1 + tests.support.environments:QuickDice"
-    sections = {"environment": {"id": both, "task_set": "flows-mixture", "train_tasks": 32, "held_out_tasks": 4}}
+    mixture = {"id": both, "task_set": "flows-mixture", "train_tasks": 32, "held_out_tasks": 4}
+    sections = {"environment": mixture} | engine
     run = await post_training(params=RunParameters.model_validate(PARAMETERS.model_dump() | sections))
     store = run_store(run)
     assert store.read_head()[0].state == "finished"
-    assert [found.invalid for found in store.evaluations()] == [0, 0]
+    evaluations = store.evaluations()
+    assert [(found.version, found.invalid) for found in evaluations] == [(0, 0), (2, 0)]
+    assert [[one.tasks for one in found.by_environment.values()] for found in evaluations] == [[2, 2]] * 2
+    tracked = mlflow.get_run(store.describe().mlflow_run or "").data.metrics
+    for environment, found in evaluations[-1].by_environment.items():
+        assert tracked[f"evaluation/success_of/{environment}"] == found.success
+    records = store.steps()
+    assert {count.failures for record in records for count in record.episodes.values()} == {0}
+    assert [record.ledger.imbalance for record in records if record.ledger] == [0, 0]
     played = {member.environment for group in store.new_groups() for member in group.trajectories}
     assert played == {"pointer_chase/v1", "quick-dice/v1"}
     held_out = tasksets.load(shared_store(), "flows-mixture-held-out", store.describe().held_out_task_set)
