@@ -33,12 +33,16 @@ def connection(layout: Layout, state: StackState, credentials: Credentials) -> d
         "AWS_SECRET_ACCESS_KEY": credentials.secret_key,
         "AWS_DEFAULT_REGION": REGION,
         "AWS_EC2_METADATA_DISABLED": "true",
+        # For `aws` and other S3 clients. Driftline's own name their endpoint, which goes before this.
         "AWS_ENDPOINT_URL_S3": ports.s3_url,
         "MLFLOW_TRACKING_URI": ports.mlflow_url,
         "MLFLOW_S3_ENDPOINT_URL": ports.s3_url,
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "PREFECT_API_URL": ports.prefect_api,
         "PREFECT_HOME": str(layout.data("prefect")),
+        # Prefect pickles the exception of every run that failed, whatever `persist_result` says. PREFECT_HOME alone
+        # does not move these files out of the user's home.
+        "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(layout.data("prefect") / "storage"),
         "DO_NOT_TRACK": "1",
     }
 

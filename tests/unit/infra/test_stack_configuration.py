@@ -6,6 +6,7 @@ from pathlib import Path
 
 import boto3.session
 import pytest
+from prefect.settings.models.results import ResultsSettings
 
 from driftline.errors import StackError
 from driftline.params import Settings
@@ -129,6 +130,16 @@ def test_other_s3_clients_of_the_shell_reach_the_stack(layout: Layout, monkeypat
         monkeypatch.setenv(name, value)
     client = boto3.session.Session().client("s3")  # pyright: ignore[reportUnknownMemberType]
     assert client.meta.endpoint_url == STATE.ports.s3_url
+    elsewhere = boto3.session.Session().client("s3", endpoint_url="http://127.0.0.1:1")  # pyright: ignore[reportUnknownMemberType]
+    assert elsewhere.meta.endpoint_url == "http://127.0.0.1:1", "what a client names itself goes before"
+
+
+def test_what_prefect_keeps_of_failed_runs_stays_in_the_stacks_directory(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.connection(layout, STATE, PAIR).items():
+        monkeypatch.setenv(name, value)
+    assert ResultsSettings().local_storage_path == layout.data("prefect") / "storage"
 
 
 def test_the_export_lines_mean_the_same_to_a_shell(layout: Layout) -> None:
