@@ -15,7 +15,7 @@ from prefect import task
 from prefect.artifacts import acreate_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
-from driftline.environment import Task, TaskFamily, resolve
+from driftline.environment import Task, TaskFamily, resolve, tasks_for
 from driftline.errors import ConfigurationError, EnvironmentFailed
 from driftline.params import settings
 from driftline.refresh.proposing import Window
@@ -115,9 +115,10 @@ async def validate(family: TaskFamily, proposal: Proposal) -> int:
 
 def draw(family: TaskFamily, train_tasks: int, held_out_tasks: int, seed: int) -> Proposal:
     """Held-out tasks by a fixed seed, training tasks by the run's; the latter leave out what is held out."""
-    held_out = family.generate(HELD_OUT_SEED, held_out_tasks)
+    held_out = tasks_for("environment.held_out_tasks", family, HELD_OUT_SEED, held_out_tasks)
     taken = {one.id for one in held_out}
-    proposed = family.generate(training_seed(family.id, seed), train_tasks + held_out_tasks)
+    both = "environment.train_tasks and environment.held_out_tasks, together"
+    proposed = tasks_for(both, family, training_seed(family.id, seed), train_tasks + held_out_tasks)
     train = [one for one in proposed if one.id not in taken][:train_tasks]
     if len(train) < train_tasks:
         raise ConfigurationError(

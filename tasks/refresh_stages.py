@@ -162,7 +162,8 @@ async def propose_and_validate(
     played = family_named(family, window.environment)
 
     async def make() -> Proposed:
-        tasks = await asyncio.to_thread(proposing.propose, played, window)
+        asked_by = "held_out_tasks" if window.seed == HELD_OUT_SEED else proposing.ASKED_BY
+        tasks = await asyncio.to_thread(proposing.propose, played, window, asked_by)
         return await _validated(played, tasks, window, step_deadline_s)
 
     inputs = (asdict(window), step_deadline_s, sources_of(played))

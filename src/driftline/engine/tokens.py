@@ -130,7 +130,11 @@ class PlainRenderer:
         try:
             return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
         except Exception as error:  # the tokenizers library raises bare Exception
-            raise EnvironmentFailed(f"the text {text!r} has characters the model does not know ({error})") from None
+            lacking = "".join(sorted({one for one in text if self._tokenizer.token_to_id(one) is None}))
+            raise EnvironmentFailed(
+                f"the text {text!r} has characters the model does not know ({lacking or error!r}): where the base "
+                "policy is warm-started, add them to the family's alphabet"
+            ) from None
 
 
 def character_tokenizer(alphabet: str) -> Tokenizer:

@@ -8,13 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from driftline.environment import GradedFamily, Task, TaskFamily, shared
+from driftline.environment import GradedFamily, Task, TaskFamily, shared, tasks_for
 from driftline.refresh import learnability
 from driftline.refresh.solving import SolveRate
 
 SEED_BYTES = 6
 EXPLORING_SHARE = 0.25
 """Share of the proposals that is spread over all levels alike."""
+
+ASKED_BY = "options.window"
+"""The refresh's parameter that says how many tasks a window asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +63,14 @@ def window_seed(environment: str, seed: int, level: int | None, number: int) -> 
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:SEED_BYTES], "big")
 
 
-def propose(family: TaskFamily, window: Window) -> list[Task]:
-    """What the family generates in a window."""
+def propose(family: TaskFamily, window: Window, asked_by: str = ASKED_BY) -> list[Task]:
+    """What the family generates in a window.
+
+    Raises:
+        ConfigurationError: It has not so many; the message names the parameter, `asked_by`.
+    """
     if window.level is None:
-        return family.generate(window.seed, window.count)
+        return tasks_for(asked_by, family, window.seed, window.count)
     assert graded(family), f"{family.id} has no levels"
     return family.generate_level(window.level, window.seed, window.count)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from random import Random
 
 from driftline.engine.tokens import Renderer
-from driftline.environment import Message, Task, TaskFamily
-from driftline.errors import ConfigurationError
+from driftline.environment import Message, Task, TaskFamily, at_most
+from driftline.errors import ConfigurationError, EnvironmentFailed
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,20 +25,29 @@ class Demonstration:
 def record_demonstrations(
     family: TaskFamily, renderer: Renderer, *, seed: int, count: int, max_turns: int, max_tokens: int
 ) -> list[Demonstration]:
-    """Play `count` tasks with the weak demonstrator; a pure function of its arguments.
+    """Play `count` episodes with the weak demonstrator; a pure function of its arguments.
 
+    Where the family has not so many tasks, it plays those that it gives over and over, demonstrated anew each time.
     Episodes longer than `max_tokens` are left out.
 
     Raises:
-        ConfigurationError: The family has no demonstrator.
+        ConfigurationError: The family has no demonstrator, or gives no task.
+        EnvironmentFailed: What is said cannot be rendered, or the environment fails.
     """
     rng = Random(f"demonstrations:{family.id}:{seed}")
-    tasks = family.generate(rng.getrandbits(63), count)
+    tasks = at_most("model.warm_start_steps", family, rng.getrandbits(63), count)
+    if len(tasks) < count:
+        log.info(
+            "%s gives %d tasks, fewer than %d: they are demonstrated over and over", family.id, len(tasks), count
+        )
 
     async def play_all() -> list[Demonstration]:
-        return [await _play(family, renderer, task, rng, max_turns) for task in tasks]
+        return [await _play(family, renderer, tasks[number % len(tasks)], rng, max_turns) for number in range(count)]
 
-    played = asyncio.run(play_all())
+    try:
+        played = asyncio.run(play_all())
+    except EnvironmentFailed as error:
+        raise EnvironmentFailed(f"a demonstration of {family.id}: {error}") from error
     return [episode for episode in played if len(episode.token_ids) <= max_tokens]
 
 

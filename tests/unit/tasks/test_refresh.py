@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -48,6 +49,20 @@ def test_held_out_tasks_are_taken_from_training():
 def test_a_family_with_too_few_tasks_is_refused_with_the_remedy():
     with pytest.raises(ConfigurationError, match=r"environment.train_tasks: .* has only 6 tasks"):
         refresh.draw(FewTasks(), 7, 4, 0)
+
+
+@pytest.mark.parametrize(("counts", "parameter"), [((8, 20), "held_out_tasks"), ((90, 9), "train_tasks and .*")])
+def test_a_bare_refusal_names_the_family_the_count_and_the_parameter(counts: tuple[int, int], parameter: str):
+    """As `random.sample` raises it."""
+    family = DrawnFromEleven()
+    asked = counts[1] if counts[1] > 11 else sum(counts)
+    with pytest.raises(ConfigurationError, match=rf"environment\.{parameter}: pointer_chase/v1 .* {asked} distinct"):
+        refresh.draw(family, *counts, 0)
+
+
+class DrawnFromEleven(PointerChase):
+    def generate(self, seed: int, count: int) -> list[Task]:
+        return Random(seed).sample(super().generate(0, 11), count)
 
 
 async def test_the_oracles_solutions_are_accepted():
