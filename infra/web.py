@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
@@ -44,7 +45,8 @@ def send(
         patience_s: How long a server that is not there or busy is asked again.
 
     Raises:
-        StackError: The server cannot be reached or refuses.
+        Unanswered: The server is not there or busy, and `patience_s` are over.
+        StackError: It refuses.
     """
     until = time.monotonic() + patience_s
     while True:
@@ -52,8 +54,12 @@ def send(
             return _send(method, url, document, timeout_s)
         except _Busy as error:
             if time.monotonic() > until:
-                raise StackError(str(error)) from error
+                raise Unanswered(str(error)) from error
             time.sleep(RETRY_S)
+
+
+class Unanswered(StackError):
+    """The request may succeed later, and was not waited for any longer."""
 
 
 class _Busy(Exception):
@@ -69,6 +75,6 @@ def _send(method: str, url: str, document: Any, timeout_s: float) -> Any:
     except urllib.error.HTTPError as error:
         refusal = f"{method} {url} was refused with {error.code}: {error.read()[:300].decode(errors='replace')}"
         raise (_Busy if error.code in BUSY else StackError)(refusal) from error
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise _Busy(f"{method} {url} failed: {getattr(error, 'reason', None) or error}") from error
     return json.loads(text) if text else None

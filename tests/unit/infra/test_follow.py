@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from driftline.errors import StackError
-from infra import follow
+from infra import follow, web
 from infra.layout import Ports, StackState
 
 
@@ -26,6 +26,10 @@ class Server:
     made: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     refusals: int = 0
     """Creations that are answered 503."""
+    silences: int = 0
+    """Questions about the run's tasks that are answered 503."""
+    breaks: int = 0
+    """Answers about the run that break off in the middle."""
     children: list[str] = field(default_factory=list[str])
     """Tasks that stand for flow runs."""
     _look: int = -1
@@ -37,7 +41,7 @@ class Server:
         if path == "/api/deployments/d1/create_flow_run":
             self.made.append(document)
             self.refusals -= 1
-            return None if self.refusals >= 0 else {"id": "r1"}
+            return None if self.refusals >= 0 else {"id": "r1", "name": "brave-otter"}
         if path == "/api/flow_runs/r1":
             self._look = min(self._look + 1, len(self.looks) - 1)
             kind = self.looks[self._look][0]
@@ -48,6 +52,9 @@ class Server:
             return [{"id": f"f{one}", "parent_task_run_id": one, **begun(f"cell of {one}")} for one in self.children]
         assert (method, path) == ("POST", "/api/task_runs/filter")
         assert document["task_runs"] == {"flow_run_id": {"any_": ["r1"]}}
+        if self.silences > 0:
+            self.silences -= 1
+            return None
         names = [*self.looks[self._look][1], *self.children]
         return [
             *({"id": name, **begun(name)} for name in names),
@@ -64,10 +71,13 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     class Handler(BaseHTTPRequestHandler):
         def _respond(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            answer = found.answer(self.command, self.path, json.loads(body) if body else None)
-            self.send_response(503 if answer is None else 200)
+            answer = json.dumps(found.answer(self.command, self.path, json.loads(body) if body else None)).encode()
+            self.send_response(503 if answer == b"null" else 200)
+            if self.path == "/api/flow_runs/r1" and found.breaks > 0:
+                found.breaks -= 1
+                self.send_header("Content-Length", str(len(answer) + 1))
             self.end_headers()
-            self.wfile.write(json.dumps(answer).encode())
+            self.wfile.write(answer)
 
         do_GET = do_POST = _respond
 
@@ -132,5 +142,28 @@ def test_another_end_is_an_error_with_the_servers_message(server: Server, ending
 
 def test_a_run_that_takes_too_long_is_given_up(server: Server) -> None:
     server.looks = [("RUNNING", [])]
-    with pytest.raises(StackError, match="brave-otter goes on"):
+    with pytest.raises(StackError, match="it has not ended within 0 s; flow run brave-otter goes on"):
+        _run(server, deadline_s=0.1)
+
+
+def test_a_run_is_followed_through_a_silence_of_the_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "SILENCE_S", 0.0)
+    monkeypatch.setattr(web, "RETRY_S", 0.01)
+    server.looks, server.silences = [("RUNNING", ["train"]), ("COMPLETED", ["train"])], 7
+    assert _run(server) == [follow.SILENT, "train"], "said once"
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "RETRY_S", 0.01)
+    server.looks, server.breaks = [("COMPLETED", ["train"])], 3
+    assert _run(server) == ["train"]
+
+
+def test_where_the_server_stays_silent_the_run_is_said_to_go_on(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "SILENCE_S", 0.0)
+    monkeypatch.setattr(web, "RETRY_S", 0.01)
+    server.looks, server.silences = [("RUNNING", [])], 10_000
+    with pytest.raises(StackError, match=r"503.*; flow run brave-otter goes on, and `\.venv/bin/driftline report`"):
         _run(server, deadline_s=0.1)
