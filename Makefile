@@ -3,6 +3,9 @@
 #   make demo   the whole pipeline, for real        make test      lint, types and the tests without a GPU
 #   make up     the local stack alone               make test-all  the slow tests too
 #   make down   stop it                             make setup     the Python environment alone
+#   make status each part and its health            make lint      style alone; make format mends it
+#   make doctor what is wrong on this machine       make faults    kills at a stack of its own, most of an hour
+#   make bench  the overlap benchmark, on the stack make test-gpu  the tests that need a GPU
 
 PYTHON ?= $(firstword $(shell command -v python3.11) python3)
 BIN := .venv/bin
@@ -13,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest
 .PHONY: help setup demo up down status doctor test test-all test-gpu faults lint format type imports bench
 
 help:
-	@sed -n '3,5s/^# *//p' Makefile
+	@sed -n '3,8s/^# *//p' Makefile
 
 setup:
 	@$(PYTHON) infra/set_up.py

@@ -154,15 +154,17 @@ def stack_state(layout: Layout, settings: Settings) -> Iterator[Finding]:
     state = read_state(layout)
     if state is not None and stack.is_running(layout):
         for row in health.status(layout, state):
-            remedy = "" if row.healthy else f"see {layout.log(row.name)}; `driftline up` starts it again"
+            remedy = "" if row.healthy else f"see {layout.log(row.name)}; `.venv/bin/driftline up` starts it again"
             yield Finding("ok" if row.healthy else "wrong", row.name, f"{row.detail} ({row.address})", remedy)
         return
     left = processes.marked(layout.root)
     if left:
         pids = ", ".join(str(process.pid) for process in left[:8])
-        yield Finding("wrong", "stack", f"{len(left)} processes without their supervisor: {pids}", "driftline down")
+        yield Finding(
+            "wrong", "stack", f"{len(left)} processes without their supervisor: {pids}", ".venv/bin/driftline down"
+        )
         return
-    yield Finding("note", "stack", "not running", "driftline up")
+    yield Finding("note", "stack", "not running", ".venv/bin/driftline up")
     wanted = {"prefect": settings.prefect_port, "mlflow": settings.mlflow_port, "s3": settings.s3_port}
     for part, port in wanted.items():
         if ports.is_free(port):
@@ -170,7 +172,7 @@ def stack_state(layout: Layout, settings: Settings) -> Iterator[Finding]:
         else:
             by = ports.holder(port) or "a process of another user"
             yield Finding(
-                "wrong", f"port {port}", f"wanted for {part}, held by {by}", f"driftline up --{part}-port N"
+                "wrong", f"port {port}", f"wanted for {part}, held by {by}", f".venv/bin/driftline up --{part}-port N"
             )
 
 
@@ -179,17 +181,20 @@ def store(layout: Layout, settings: Settings) -> Iterator[Finding]:
     state = read_state(layout)
     if state is not None and settings.s3_endpoint == state.ports.s3_url and not stack.is_running(layout):
         yield Finding(
-            "note", "store", f"{settings.s3_endpoint} is the stack's own, which is not running", "driftline up"
+            "note",
+            "store",
+            f"{settings.s3_endpoint} is the stack's own, which is not running",
+            ".venv/bin/driftline up",
         )
         return
     if settings.s3_endpoint is None:
-        yield Finding("note", "store", "no endpoint is set: this would be Amazon's own S3", "driftline up")
+        yield Finding("note", "store", "no endpoint is set: this would be Amazon's own S3", ".venv/bin/driftline up")
         return
     try:
         probe_conditional_writes(open_store(settings, patience_s=PROBE_PATIENCE_S))
     except DriftlineError as error:
         yield Finding(
-            "wrong", "store", str(error), "driftline up, or mend DRIFTLINE_S3_ENDPOINT and DRIFTLINE_BUCKET"
+            "wrong", "store", str(error), ".venv/bin/driftline up, or mend DRIFTLINE_S3_ENDPOINT and DRIFTLINE_BUCKET"
         )
     else:
         yield Finding("ok", "store", f"bucket {settings.bucket} at {settings.s3_endpoint} honours conditional writes")

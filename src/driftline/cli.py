@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from driftline import cli_environments
+from driftline import __version__, cli_environments
 from driftline.cli_shared import complaints, console, known_errors
 from driftline.errors import ConfigurationError, StackError, StoreError
 from driftline.params import adopt_environment, settings
@@ -44,6 +44,21 @@ app.add_typer(offsets, name="offsets")
 traces = typer.Typer(help="The shape of episodes, to replay it.", no_args_is_help=True)
 app.add_typer(traces, name="traces")
 app.add_typer(cli_environments.app, name="environments")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"driftline {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    version: Annotated[  # pyright: ignore[reportUnusedParameter]
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """Options of the program itself."""
 
 
 def main() -> None:
@@ -113,7 +128,7 @@ def status(
     elif rows:
         console.print(_status_table(rows))
     else:
-        console.print("no stack has been started here: run `driftline up`")
+        console.print("no stack has been started here: run `.venv/bin/driftline up`")
     if not rows or not all(row.healthy for row in rows):
         raise typer.Exit(1)
 
@@ -143,7 +158,7 @@ def environment_variables() -> None:
     """Print the variables with which this shell's commands reach the stack: eval "$(driftline env)"."""
     layout = _layout()
     if not layout.environment.exists():
-        raise StackError("no stack has been started here: run `driftline up`")
+        raise StackError("no stack has been started here: run `.venv/bin/driftline up`")
     sys.stdout.write(layout.environment.read_text())
 
 
@@ -155,7 +170,7 @@ def report(
 ) -> None:
     """Print what a run reached and how its time was spent, from S3 alone."""
     layout = _layout()
-    _adopt(layout)
+    _reach_store(layout)
     _report(layout, run, json_path)
 
 
@@ -167,7 +182,7 @@ def replay(
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
 ) -> None:
     """Rebuild a step from objects alone; exit code 1 unless its figures agree with the record."""
-    _adopt(_layout())
+    _reach_store(_layout())
     from driftline import cli_runs
 
     result = cli_runs.replay(_run_store(run), step, lambda line: complaints.print(line, markup=False, style="dim"))
@@ -194,7 +209,7 @@ def gc(
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
 ) -> None:
     """Delete what no kept step needs and no reader has pinned; steps that are not kept lose replay."""
-    _adopt(_layout())
+    _reach_store(_layout())
     from driftline import cli_runs
     from driftline.store import collection
 
@@ -222,8 +237,7 @@ def serve(
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8642,
 ) -> None:
     """Serve the offset API, and its page at /. Requests bear DRIFTLINE_API_TOKEN if that is set."""
-    if (Path.cwd() / "infra" / "stack.py").is_file():
-        _adopt(_layout())
+    _reach_store(_layout() if (Path.cwd() / "infra" / "stack.py").is_file() else None)
     from driftline.offsets.server import serve as serve_offsets
 
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
@@ -240,7 +254,7 @@ def export_trace(
     ] = None,
 ) -> None:
     """Make a trace of a run: tokens and tool seconds of every turn, for `trace_replay/v1` to replay."""
-    _adopt(_layout())
+    _reach_store(_layout())
     from driftline import cli_traces
 
     table, digest = cli_traces.export_to(_run_store(run), out, steps)
@@ -333,6 +347,23 @@ def _layout() -> Layout:
     from infra.layout import Layout
 
     return Layout.of(settings().work_dir, root)
+
+
+def _reach_store(layout: Layout | None) -> None:
+    """Use the local stack (None where there can be none), or the store that the environment names.
+
+    Raises:
+        StackError: There is neither.
+    """
+    if layout is not None:
+        _adopt(layout)
+    from driftline.store.client import has_credentials
+
+    if settings().s3_endpoint is None and not has_credentials():
+        raise StackError(
+            "no stack has been started here, and no other store is named: run `.venv/bin/driftline up`, or set "
+            "DRIFTLINE_S3_ENDPOINT (not for Amazon S3), DRIFTLINE_BUCKET, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
 
 
 def _adopt(layout: Layout) -> None:

@@ -35,7 +35,8 @@ def list_families(
         table.add_row(str(row["id"]), str(row["runs_in"]), "yes" if row["graded"] else "", str(row["found_in"]))
     console.print(table)
     adapted = ", ".join(f"{adapter}/..." for adapter in ADAPTERS)
-    console.print(f"{len(rows)} environments, and those that are adapted: {adapted}")
+    known = "1 environment" if len(rows) == 1 else f"{len(rows)} environments"
+    console.print(f"{known}, and those that are adapted: {adapted}")
     if json_path is not None:
         json_path.write_text(json.dumps(rows, indent=2) + "\n")
 

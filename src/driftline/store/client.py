@@ -50,6 +50,14 @@ def open_store(settings: Settings, *, patience_s: float = PATIENCE_S) -> S3Store
     return S3Store(settings.bucket, endpoint=settings.s3_endpoint, region=settings.s3_region, patience_s=patience_s)
 
 
+def has_credentials() -> bool:
+    """Whether boto3's chain has a key pair. May ask the metadata service of a cloud's machine: a second or two."""
+    try:
+        return boto3.session.Session().get_credentials() is not None
+    except BotoCoreError:
+        return True  # A profile that is not there, for example: the first use of the store says so.
+
+
 class S3Store:
     """`ObjectStore` over one S3 bucket. Thread-safe, and usable after a fork."""
 

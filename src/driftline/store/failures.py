@@ -92,6 +92,6 @@ def unavailable(error: Exception, what: str, bucket: str, endpoint: str | None) 
 
 def _shown(endpoint: str | None) -> str:
     if endpoint is None:
-        return "Amazon S3"
+        return "Amazon S3 (DRIFTLINE_S3_ENDPOINT is not set)"
     parts = urlsplit(endpoint)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from driftline import cli_environments
 from driftline.cli import app
+from driftline.environment import registered
 
 FAULTY = "tests.support.faulty_environments"
 run = CliRunner().invoke
@@ -23,6 +25,12 @@ def test_the_list_names_every_family_and_where_it_runs(tmp_path: Path) -> None:
         "found_in": "environments",
     }
     assert all(name in answer.output for name in rows)
+
+
+def test_one_environment_is_counted_in_the_singular(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = {"arithmetic/v1": registered()["arithmetic/v1"]}
+    monkeypatch.setattr(cli_environments, "registered", lambda: one)
+    assert "\n1 environment, and those" in run(app, ["environments", "list"]).output
 
 
 def test_a_family_that_keeps_the_contract_ends_with_0(tmp_path: Path) -> None:

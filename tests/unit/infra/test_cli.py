@@ -12,6 +12,7 @@ import pytest
 import uvicorn
 from typer.testing import CliRunner, Result
 
+import driftline
 from driftline import cli, params
 from driftline.errors import ConfigurationError, StackError
 from infra import follow, health, stack
@@ -26,6 +27,8 @@ Run = Callable[..., Result]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """Run a command against an empty stack directory."""
     monkeypatch.setenv("DRIFTLINE_WORK_DIR", str(tmp_path / "stack"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     monkeypatch.delenv("DRIFTLINE_S3_ENDPOINT", raising=False)
     params.settings.cache_clear()
     monkeypatch.setattr(cli, "adopt_environment", lambda values: None)
@@ -71,6 +74,27 @@ def test_a_known_error_is_one_message_and_an_exit_code(
 def test_a_defect_keeps_its_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack, "up", fails_with(ZeroDivisionError()))
     assert isinstance(run("up").exception, ZeroDivisionError)
+
+
+@pytest.mark.parametrize(
+    "command", [("report",), ("replay", "--step", "1"), ("gc", "--run", "r"), ("offsets", "serve")]
+)
+def test_without_a_stack_or_a_store_the_way_to_one_is_said(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, "/dev/null")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    result = run(*command)
+    assert result.exit_code == 1
+    assert "run `.venv/bin/driftline up`, or set DRIFTLINE_S3_ENDPOINT" in result.stderr
+    assert "Amazon's" not in result.stderr
+
+
+def test_the_version_is_told(run: Run) -> None:
+    assert run("--version").stdout == f"driftline {driftline.__version__}\n"
 
 
 def test_status_without_a_stack_fails_and_says_what_to_do(run: Run) -> None:

@@ -66,14 +66,14 @@ def test_a_port_held_by_another_is_wrong_before_the_start(layout: Layout, tmp_pa
         findings = list(doctor.stack_state(layout, settings(s3_port=port)))
     (taken,) = [finding for finding in findings if finding.subject == f"port {port}"]
     assert taken.verdict == "wrong"
-    assert taken.remedy == "driftline up --s3-port N"
+    assert taken.remedy == ".venv/bin/driftline up --s3-port N"
 
 
 def test_a_stack_that_is_down_is_no_fault_of_its_store(layout: Layout, tmp_path: Path) -> None:
     layout.create()
     write_state(layout, StackState(Ports(4200, 5000, 8333, *range(21800, 21807)), "driftline"))
     (finding,) = doctor.store(layout, settings(s3_endpoint="http://127.0.0.1:8333"))
-    assert (finding.verdict, finding.remedy) == ("note", "driftline up")
+    assert (finding.verdict, finding.remedy) == ("note", ".venv/bin/driftline up")
 
 
 def test_a_store_that_does_not_answer_is_wrong(

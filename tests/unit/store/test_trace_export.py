@@ -75,6 +75,8 @@ def test_a_run_without_anything_to_replay() -> None:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: RunStore) -> Iterator[Run]:
     monkeypatch.setenv("DRIFTLINE_WORK_DIR", str(tmp_path / "stack"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     params.settings.cache_clear()
     monkeypatch.setattr(cli, "adopt_environment", lambda values: None)
     monkeypatch.setattr(client, "open_store", lambda settings: runs.store)
