@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from driftline.records import MemberUse, StepRecord
+from driftline.records import EpisodeCounts, MemberUse, StepRecord
 from driftline.tracking.samples import deviation, mean, weighted_mean, welch
 
 SMALLEST_DIFFERENCE = 0.1
@@ -35,6 +35,17 @@ FEWEST_GROUPS = 10
 FEWEST_STARVED = 3
 """Groups of a task of which none was trained on, before the task is called starved."""
 QUANTITIES = ("tokens", "turns", "seconds")
+GROUP = "group"
+"""Reason of members that were admitted, of a group that was given up."""
+LOOK = "see `status` and `reason` in the trajectories"
+REMEDIES = {
+    "age": "raise overlap.max_lag_versions or lower the lead (overlap.lead_groups)",
+    "k3": "raise admission.drop_k3_nats or lower the lead (overlap.lead_groups)",
+    "ess": "lower admission.drop_ess_fraction or lower the lead (overlap.lead_groups)",
+    "not_finite": "their log-probabilities are no numbers: lower training.learning_rate",
+    GROUP: "too few others of their groups remained: raise rollout.group_size",
+}
+"""What helps, by the reason for which members were left out; of `invalid`, see `_remedy_of_failures`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +108,8 @@ class Bias:
     starved_tasks: tuple[str, ...]
     left_out: Mapping[str, int]
     """Members that were not trained on, by reason."""
+    failed: EpisodeCounts
+    """Of all steps: what may be behind the reason `invalid`."""
 
     @property
     def warnings(self) -> list[str]:
@@ -115,12 +128,16 @@ class Bias:
             )
         if self.starved_tasks:
             some = ", ".join(self.starved_tasks[:5])
-            found.append(f"{len(self.starved_tasks)} tasks are generated and never trained on: {some}")
+            tasks = "1 task is" if len(self.starved_tasks) == 1 else f"{len(self.starved_tasks)} tasks are"
+            found.append(f"{tasks} generated and never trained on: {some}")
         if found:
-            reasons = ", ".join(f"{count} x {reason}" for reason, count in self.left_out.items())
-            remedy = "raise overlap.max_lag_versions or the limits of admission, or lower the lead"
-            found.append(f"left out: {reasons}; {remedy}")
+            found.append("left out: " + "; ".join(self._reasons()))
         return found
+
+    def _reasons(self) -> list[str]:
+        """Each reason with its count and what helps."""
+        remedies = REMEDIES | {"invalid": _remedy_of_failures(self.failed)}
+        return [f"{count} x {reason} ({remedies[reason]})" for reason, count in self.left_out.items()]
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -160,6 +177,7 @@ def find_bias(records: Iterable[StepRecord]) -> Bias | None:
         slow_tasks=_slow_tasks(episodes),
         starved_tasks=_starved(episodes),
         left_out=_left_out(found),
+        failed=sum((counts for record in found for counts in record.episodes.values()), EpisodeCounts()),
     )
 
 
@@ -193,7 +211,18 @@ def _left_out(records: Sequence[StepRecord]) -> dict[str, int]:
 
 
 def _reason(member: MemberUse) -> str:
-    return member.reason if member.verdict == "drop" else "group"
+    return member.reason if member.verdict == "drop" else GROUP
+
+
+def _remedy_of_failures(failed: EpisodeCounts) -> str:
+    if not failed.timeouts:
+        return f"episodes that failed or were cut off: {LOOK}"
+    others = f"; of the others, {LOOK}" if failed.failures > failed.timeouts else ""
+    return (
+        f"{failed.timeouts} of {failed.failures} failed episodes ran out of time: raise "
+        "environment.episode_deadline_s or environment.step_deadline_s, or set environment.at_deadline to judge"
+        + others
+    )
 
 
 def _compare_all(episodes: Sequence[Episode], value: Callable[[Episode, str], float]) -> dict[str, Comparison]:

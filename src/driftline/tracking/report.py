@@ -160,6 +160,7 @@ def to_dict(report: Report) -> dict[str, Any]:
         **steered_to_dict(report.steered),
         "attribution": attributed.to_dict(report.attributed),
         "bias": None if report.bias is None else report.bias.as_dict(),
+        "warnings": [*_lesson_warnings(report.summary), *(report.bias.warnings if report.bias else ())],
     }
 
 
@@ -245,6 +246,7 @@ def rows(report: Report) -> list[tuple[str, str]]:
         ),
         *by_environment.failure_rows(report.environments),
         ("tokens sampled, and what became of them", _tokens(report)),
+        *(("WARNING: nothing was learned", warning) for warning in _lesson_warnings(found)),
         *_bias_rows(report.bias),
         ("task set", report.task_set),
         ("MLflow run", report.mlflow_run or "-"),
@@ -283,6 +285,18 @@ def _tokens(report: Report) -> str:
     steps = ", ".join(map(str, report.imbalances))
     balance = f"; OUT OF BALANCE in steps {steps}" if steps else ""
     return f"{report.ledger.generated}: {terms}{balance}"
+
+
+def _lesson_warnings(found: Summary) -> list[str]:
+    """That there was nothing to learn from, where no group had a variance."""
+    if found.groups_trained or not found.groups_zero_variance:
+        return []
+    groups = "1 group" if found.groups_zero_variance == 1 else f"{found.groups_zero_variance} groups"
+    return [
+        f"no group's rewards differed ({groups}, training reward {_number(found.reward_first)} -> "
+        f"{_number(found.reward_last)}): nothing was learned. Play tasks that the policy solves at times (a refresh "
+        "measures which: environment-refresh/nightly), raise rollout.group_size, or begin with another policy"
+    ]
 
 
 def _bias_rows(bias: Bias | None) -> list[tuple[str, str]]:

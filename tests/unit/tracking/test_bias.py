@@ -6,11 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
+from typing import get_args
 
 import pytest
 
-from driftline.records import GiveUp, GroupUse, MemberUse, StepRecord
-from driftline.tracking.bias import Bias, find_bias
+from driftline.measured import Reason
+from driftline.records import EpisodeCounts, GiveUp, GroupUse, MemberUse, StepRecord
+from driftline.tracking.bias import GROUP, REMEDIES, Bias, find_bias
 from driftline.tracking.samples import LARGEST_Z, deviation, weighted_mean, welch
 from tests.support.tracking_records import step_record
 
@@ -108,7 +110,36 @@ def test_tasks_that_are_never_trained_on_are_named():
     members = [member(0, 5, 1.0, trained=False), member(1, 5, 1.0, trained=False)]
     bias = found([used(9, [member(0, 5, 1.0)])], [given_up(n, members, task="slow-one") for n in range(3)])
     assert bias.starved_tasks == ("slow-one",)
-    assert "1 tasks are generated and never trained on: slow-one" in bias.warnings
+    assert "1 task is generated and never trained on: slow-one" in bias.warnings
+    assert bias.warnings[-1] == (
+        "left out: 6 x age (raise overlap.max_lag_versions or lower the lead (overlap.lead_groups))"
+    )
+
+
+@pytest.mark.parametrize(
+    ("failures", "timeouts", "remedy", "others"),
+    [
+        (6, 6, "6 of 6 failed episodes ran out of time: raise environment.episode_deadline_s", False),
+        (6, 4, "4 of 6 failed episodes ran out of time: raise environment.episode_deadline_s", True),
+        (6, 0, "episodes that failed or were cut off: see `status`", True),
+    ],
+)
+def test_what_failed_has_the_remedy_of_its_failure(failures: int, timeouts: int, remedy: str, others: bool):
+    invalid = replace(member(0, 5, 1.0, trained=False), reason="invalid")
+    lost = [given_up(n, [invalid, replace(invalid, member=1)], task="slow-one") for n in range(3)]
+    made = replace(
+        record([used(9, [member(0, 5, 1.0)])], lost), episodes={"chase/v1": EpisodeCounts(9, failures, timeouts)}
+    )
+    bias = find_bias([made])
+    assert bias is not None
+    last = bias.warnings[-1]
+    assert last.startswith(f"left out: 6 x invalid ({remedy}")
+    assert ("`reason` in the trajectories" in last) is others
+    assert "max_lag_versions" not in last
+
+
+def test_every_reason_has_a_remedy():
+    assert {"", "invalid", *REMEDIES} == {*get_args(Reason), GROUP}
 
 
 def test_records_without_members_say_nothing():

@@ -147,6 +147,7 @@ def test_json_has_the_promised_keys_and_values() -> None:
             "steps_by_cause": {"staleness": 1},
         },
         "bias": None,
+        "warnings": [],
         "attribution": ATTRIBUTION,
     }
     assert "staleness: it is stale (steps: 1 staleness)" in render(build_report(store, "r", bucket="b"))
@@ -169,6 +170,26 @@ def test_a_mixture_has_held_out_success_by_environment() -> None:
     assert shown["episodes failed / of these out of time"] == "chase/v1 3 / 1 of 8"
     card = model_card(report, subject.describe())
     assert "| Held-out success in `dice/v1`, before and after | not measured, 0.500 |\n| Divergence" in card
+
+
+@pytest.mark.parametrize(("groups", "told"), [(1, "1 group"), (2, "2 groups")])
+def test_a_run_without_any_variance_is_told_that_nothing_was_learned(groups: int, told: str) -> None:
+    store = MemoryStore()
+    subject = RunStore(store, "r")
+    subject.create(description())
+    etag = subject.create_head(HEAD)
+    record = step_record(
+        1, previous_commit=100, batch_ready=106, train=(106, 108), committed=110,
+        uses=[use(number, weight=0.0) for number in range(groups)],
+        metrics={metrics.REWARD_MEAN: 0.0},
+    )  # fmt: skip
+    subject.swap_head(dataclasses.replace(HEAD, step=1, record=subject.write_step(record)), etag)
+    report = build_report(store, "r", bucket="b")
+    [warning] = to_dict(report)["warnings"]
+    assert warning.startswith(
+        f"no group's rewards differed ({told}, training reward 0.000 -> 0.000): nothing was learned"
+    )
+    assert dict(rows(report))["WARNING: nothing was learned"] == warning
 
 
 def test_a_run_that_has_just_begun_reports_nulls() -> None:
