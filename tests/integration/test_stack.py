@@ -18,7 +18,7 @@ import pytest
 from driftline.errors import StackError
 from driftline.params import Settings
 from driftline.store.client import S3Store, probe_conditional_writes
-from infra import buckets, flow_server, health, processes, stack
+from infra import buckets, flow_server, health, processes, stack, web
 from infra.layout import Layout, StackState, credentials, read_state
 from infra.parts import KEEPER, SERVERS, WORKERS, Part, parts
 from infra.stack import StartOptions
@@ -38,6 +38,9 @@ WORK = "import time; time.sleep(600)"
 KEEP = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
 DIE = "import sys; print('the reason why'); sys.exit(3)"
 HANG = "import time; time.sleep(600)"
+
+SCHEDULED_WITHIN_S = 150.0
+"""Prefect's scheduler looks for new deployments every few seconds, and at all of them each minute."""
 
 Say = Callable[[str], None]
 
@@ -282,6 +285,7 @@ def test_the_whole_stack_works_and_nothing_is_left_of_it_after_its_supervisor_wa
     assert all(row.healthy and row.pid for row in rows), rows
     assert_only_loopback(layout)
     assert_store_works(layout, state, monkeypatch)
+    assert_schedules_give_flow_runs(state)
     assert_no_secret_in_logs(layout)
     assert read_state(layout) == state
 
@@ -311,6 +315,21 @@ def assert_store_works(layout: Layout, state: StackState, monkeypatch: pytest.Mo
         monkeypatch.setenv(name, variables[name])
     probe_conditional_writes(S3Store(state.bucket, endpoint=state.ports.s3_url, patience_s=5))
     buckets.ensure_bucket(state, credentials(layout), time.monotonic())
+
+
+def assert_schedules_give_flow_runs(state: StackState) -> None:
+    """The server's scheduler works with what the lock installs: with SQLAlchemy 2.1 it raised each minute."""
+    api = state.ports.prefect_api
+    flow = web.send("POST", f"{api}/flows/", {"name": "refresh"}, patience_s=60)["id"]
+    nightly = {"schedule": {"cron": "0 3 * * *"}, "active": True}
+    asked = {"name": "nightly", "flow_id": flow, "schedules": [nightly]}
+    deployment = web.send("POST", f"{api}/deployments/", asked, patience_s=60)["id"]
+    query = {"deployments": {"id": {"any_": [deployment]}}, "limit": 5}
+    deadline = time.monotonic() + SCHEDULED_WITHIN_S
+    while not (found := web.send("POST", f"{api}/flow_runs/filter", query, patience_s=60)):
+        assert time.monotonic() < deadline, "the deployment has no flow run to come"
+        time.sleep(1)
+    assert {run["auto_scheduled"] for run in found} == {True}
 
 
 def assert_no_secret_in_logs(layout: Layout) -> None:
