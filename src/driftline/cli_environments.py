@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from driftline.cli_shared import console, known_errors
-from driftline.environment import ADAPTERS, GradedFamily, PlacedFamily, Registered, registered
+from driftline.cli_shared import complaints, console, known_errors
+from driftline.environment import ADAPTERS, GradedFamily, PlacedFamily, Registered, has_local, registered
 from driftline.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -109,3 +109,9 @@ def _reach_working_directory() -> None:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
+    if not has_local():
+        complaints.print(
+            "no package `environments` in this directory: only installed families are known by their id; "
+            "for those of a checkout, run it from the checkout's root",
+            markup=False,
+        )

@@ -62,6 +62,7 @@ from driftline.environment.mixture import parts_of as parts_of
 from driftline.environment.mixture import shared as shared
 from driftline.environment.registry import ADAPTERS as ADAPTERS
 from driftline.environment.registry import Registered as Registered
+from driftline.environment.registry import has_local as has_local
 from driftline.environment.registry import registered as registered
 from driftline.environment.registry import resolve as resolve
 from driftline.environment.tools import Tool as Tool

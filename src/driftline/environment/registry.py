@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -22,6 +24,9 @@ ADAPTERS: Mapping[str, str] = {
     "verifiers": "driftline.adapters.verifiers",
 }
 """First part of an id -> the module whose `named` makes the family of the rest. Imported when one is named."""
+
+VERSION = re.compile(r"/v[1-9][0-9]*$")
+"""The end of an id."""
 
 MEMBERS = ("id", "alphabet", "stop", "generate", "make", "oracle", "demonstrate")
 """Of a `TaskFamily`."""
@@ -74,9 +79,24 @@ def resolve(name: str) -> TaskFamily:
         return known[name].load()
     if adapter in ADAPTERS:
         return importlib.import_module(ADAPTERS[adapter]).named(rest)
+    raise ConfigurationError(f"no environment {name!r}: {_hint(name, known)}")
+
+
+def _hint(name: str, known: Mapping[str, Registered]) -> str:
+    """What to do about a name that is not known."""
+    bare = VERSION.sub("", name)
+    if bare != name and bare in known:
+        return (
+            f"{bare!r} is registered without a version ({known[bare].found_in}): register it under the versioned id, "
+            f'as in `"{name}" = "package.module:Class"` (entry points of the group {ENTRY_POINT_GROUP!r})'
+        )
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) or 'none'}"
-    raise ConfigurationError(f"no environment {name!r}: {hint}")
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) or 'none'}"
+
+
+def has_local() -> bool:
+    """Whether the working directory has families of its own: a package `environments`."""
+    return importlib.util.find_spec(REGISTRY_MODULE) is not None
 
 
 def missing_members(family: object) -> list[str]:

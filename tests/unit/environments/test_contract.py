@@ -56,3 +56,7 @@ def test_an_entry_point_is_found_and_only_loaded_when_it_is_asked_for(monkeypatc
     assert registry.registered()["counting/v1"].found_in == "package:Counting (entry point)"
     with pytest.raises(ConfigurationError, match="did you mean 'counting/v1'"):
         resolve("counting/v2")
+    points.append(Point("hilo", "hilo:HiLo"))
+    told = r"'hilo' is registered without a version \(hilo:HiLo \(entry point\)\): .* `\"hilo/v1\" = "
+    with pytest.raises(ConfigurationError, match=told):
+        resolve("hilo/v1")

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,7 +43,10 @@ def test_a_family_that_keeps_the_contract_ends_with_0(tmp_path: Path) -> None:
     assert "1 of 1 keep the contract" in answer.output
     [report] = json.loads(written.read_text())
     assert (report["environment"], report["ok"]) == ("arithmetic/v1", True)
-    assert [one["check"] for one in report["checks"] if one["verdict"] != "ok"] == ["levels of difficulty"]
+    assert [one["check"] for one in report["checks"] if one["verdict"] != "ok"] == [
+        "levels of difficulty",
+        "the alphabet covers what is said",
+    ]
 
 
 def test_one_that_does_not_ends_with_1_and_a_remedy() -> None:
@@ -55,6 +61,16 @@ def test_names_or_all_must_be_said(arguments: list[str]) -> None:
     answer = run(app, ["environments", "check", *arguments])
     assert answer.exit_code == 2
     assert "or say --all" in answer.output
+
+
+def test_outside_of_a_checkout_it_says_that_only_installed_families_are_known(tmp_path: Path) -> None:
+    paths = [str(Path(one) / "src") for one in sys.path if (Path(one) / "src" / "driftline").is_dir()]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-c", "from driftline.cli import app; app()", "environments", "list"]
+    answer = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert "run it from the checkout's root" in answer.stderr
+    assert "run it from" not in run(app, ["environments", "list"]).output
 
 
 def test_an_unknown_name_is_answered_with_the_closest() -> None:
