@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from driftline.environment.checks import CHECKS, HASH_SEED, Report, check, check_all
+from driftline.environment.checks import CHECKS, HASH_SEED, TYPES, Report, check, check_all
 from driftline.errors import ConfigurationError
 
 MODULE = "tests.support.faulty_environments"
 SNAPSHOT, CANCEL, CHANCE = "snapshot and restore", "cancellation cleans up", "no global random state"
+OTHERS, ALPHABET = "another task's answer does not solve", "the alphabet covers what is said"
 LEVELS = "levels of difficulty"
 HASHED, SEEDED = "task id is the hash of its state", "tasks follow from the seed"
 
@@ -34,6 +35,16 @@ FAULTY = [
     ("EndlessOracle", "oracle solves", "goes on after all 1 actions"),
     ("AnythingSolves", "no-op does not solve", "saying '' succeeds"),
     ("PaysForNothing", "no-op does not solve", "earns 1.0, and the oracle 1.0"),
+    ("AnyAnswerSolves", OTHERS, "is solved by another task's answer, 'done "),
+    ("LacksOfItsPrompt", ALPHABET, "which the alphabet lacks"),
+    ("LacksOfAnObservation", ALPHABET, "'!', which the alphabet lacks"),
+    ("LacksOfADemonstration", ALPHABET, "'PU', which the alphabet lacks: 'UP'"),
+    ("LacksItsStop", ALPHABET, "stop has ';', which"),
+    ("LongStop", ALPHABET, "one character ends a turn"),
+    ("PlainStep", TYPES, "step is a plain function: it returned StepResult without an await"),
+    ("StepsToATuple", TYPES, "step returned tuple"),
+    ("PromptOfText", TYPES, "reset returned str"),
+    ("PromptOfTexts", TYPES, "reset returned str among its messages"),
     ("NoTurnLimit", "turn limit", "goes on after turn 1"),
     ("RaisesAtNonsense", "any text is answered", "raised ValueError: what is this?"),
     ("ExitsAtNonsense", "any text is answered", "raised SystemExit: 0"),
@@ -50,10 +61,10 @@ FAULTY = [
     ("CannotGenerate", "tasks", "ZeroDivisionError: no tasks today"),
 ]
 NOT_APPLICABLE = {
-    "arithmetic/v1": {LEVELS},
+    "arithmetic/v1": {LEVELS, ALPHABET},
     "pointer_chase/v1": set[str](),
-    "repo_repair/v1": {LEVELS},
-    "trace_replay/v1": {LEVELS, SNAPSHOT, "oracle solves", "no-op does not solve", "turn limit"},
+    "repo_repair/v1": {LEVELS, OTHERS, ALPHABET},
+    "trace_replay/v1": {LEVELS, SNAPSHOT, "oracle solves", "no-op does not solve", OTHERS, "turn limit"},
 }
 FIRST_PARTY = list(NOT_APPLICABLE)
 
@@ -74,7 +85,7 @@ def test_a_broken_clause_is_found_with_a_remedy(
 
 
 def test_every_check_is_proved_by_a_family_that_fails_it_and_one_that_passes_it(reports: dict[str, Report]) -> None:
-    assert {wanted for _, wanted, _ in FAULTY} == {*CHECKS, HASH_SEED, "tasks"}
+    assert {wanted for _, wanted, _ in FAULTY} == {*CHECKS, HASH_SEED, TYPES, "tasks"}
     assert {finding.check: finding.verdict for finding in reports["Counting"].findings} == dict.fromkeys(
         [*CHECKS, HASH_SEED], "ok"
     )

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random, SystemRandom
+from string import ascii_lowercase, digits
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,7 +30,7 @@ def watched() -> bool:
 
 
 class Counter:
-    """Count to the target with `up`, then say `done`. Every number comes with one drawn from the seed."""
+    """Count to the target with `up`, then say `done` and a word. Every number comes with one drawn from the seed."""
 
     def __init__(self, max_turns: int) -> None:
         self.max_turns = max_turns
@@ -45,7 +46,7 @@ class Counter:
     async def step(self, action: str) -> StepResult:
         await asyncio.sleep(0.0005)
         self.turns_left -= 1
-        if action == "done":
+        if action.startswith("done"):
             right = self.count == self.target
             return StepResult(
                 reward=float(right), terminated=True, success=right, reward_parts={"count": float(right)}
@@ -83,7 +84,7 @@ class Counting:
     """The family."""
 
     id = "counting/v1"
-    alphabet: str | None = None
+    alphabet: str | None = "\n " + ascii_lowercase + digits
     stop = "\n"
     game: type[Counter] = Counter
 
@@ -108,7 +109,7 @@ class Counting:
         return self.game(max_turns)
 
     def oracle(self, task: Task) -> Sequence[str] | None:
-        return ["up"] * task.payload["target"] + ["done"]
+        return ["up"] * task.payload["target"] + [f"done {task.payload['target']}"]
 
     def demonstrate(self, task: Task, rng: Random) -> Sequence[str] | None:
         return None
@@ -246,6 +247,60 @@ class PaysForNothing(Counting):
         async def step(self, action: str) -> StepResult:
             result = await super().step(action)
             return StepResult(result.messages, 1.0, False, True, False) if result.truncated else result
+
+
+class AnyAnswerSolves(Counting):
+    class game(Counter):
+        async def step(self, action: str) -> StepResult:
+            result = await super().step(action)
+            return StepResult(reward=1.0, terminated=True, success=True) if result.terminated else result
+
+
+class LacksOfItsPrompt(Counting):
+    alphabet = "\n " + ascii_lowercase
+
+
+class LacksOfAnObservation(Counting):
+    class game(Counter):
+        def observe(self) -> str:
+            return f"{super().observe()}!"
+
+
+class LacksOfADemonstration(Counting):
+    def demonstrate(self, task: Task, rng: Random) -> Sequence[str] | None:
+        return ["UP", "done"]
+
+
+class LacksItsStop(Counting):
+    stop = ";"
+
+
+class LongStop(Counting):
+    stop = "\n\n"
+
+
+class PlainStep(Counting):
+    class game(Counter):
+        def step(self, action: str) -> Any:
+            return StepResult()
+
+
+class StepsToATuple(Counting):
+    class game(Counter):
+        async def step(self, action: str) -> Any:
+            return ("a", 0.0, False, False, {})
+
+
+class PromptOfText(Counting):
+    class game(Counter):
+        async def reset(self, task: Task, seed: int) -> Any:
+            return "count"
+
+
+class PromptOfTexts(Counting):
+    class game(Counter):
+        async def reset(self, task: Task, seed: int) -> Any:
+            return ["count"]
 
 
 class NoTurnLimit(Counting):

@@ -4,7 +4,7 @@
 |---|---|---|
 | `oracle`, `REPEATS` times | the oracle's actions | succeed, each time alike |
 | `no-op` | empty turns, until the environment ends it | not succeed |
-| `shuffled` | the oracle's actions for another task | not succeed |
+| `shuffled` | the last action of the oracle for another task, which is its answer | not succeed |
 
 | verdict | when |
 |---|---|
@@ -21,7 +21,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from driftline.environment.answers import REMEDY
+from driftline.environment.answers import others_answers as others_answers
+
 REPEATS = 3
+
+SHORTCUTS = {
+    "no-op": "without an answer: judge what was done, not that the episode ended",
+    "shuffled": f"by another task's answer: {REMEDY}",
+}
+"""How a task that must not be solved was solved, and what to do about it."""
 
 AttemptKind = Literal["oracle", "no-op", "shuffled", "reset"]
 Failure = Literal["", "environment", "timeout"]
@@ -103,25 +112,6 @@ def summarise(attempted: Mapping[str, Sequence[Attempt]]) -> Validation:
     )
 
 
-def others_answers(oracles: Mapping[str, Sequence[str] | None]) -> dict[str, Sequence[str]]:
-    """For each task, the oracle's actions for another one, which end differently.
-
-    Args:
-        oracles: Task id -> the oracle's actions, None without one.
-
-    Returns:
-        Task id -> another's actions; tasks for which there is none are missing.
-    """
-    solved = [(task_id, actions) for task_id, actions in oracles.items() if actions]
-    found: dict[str, Sequence[str]] = {}
-    for place, (task_id, actions) in enumerate(solved):
-        others = (solved[(place + step) % len(solved)][1] for step in range(1, len(solved)))
-        other = next((other for other in others if other[-1] != actions[-1]), None)
-        if other is not None:
-            found[task_id] = other
-    return found
-
-
 def _found(attempts: Sequence[Attempt]) -> tuple[Status, str]:
     failed = [attempt for attempt in attempts if attempt.failure]
     if failed:
@@ -132,9 +122,8 @@ def _found(attempts: Sequence[Attempt]) -> tuple[Status, str]:
         outcomes = ", ".join(f"success {attempt.success}, reward {attempt.reward}" for attempt in repeated)
         return "quarantined", f"{len(repeated)} equal attempts differ: {outcomes}"
     if any(attempt.kind == "oracle" and attempt.success is not True for attempt in attempts):
-        return "rejected", "the environment does not accept its oracle's solution"
+        return "rejected", "the environment does not accept its oracle's solution: mend the oracle or the scoring"
     for attempt in attempts:
         if attempt.kind in ("no-op", "shuffled") and attempt.success is True:
-            what = "without an answer" if attempt.kind == "no-op" else "by another task's answer"
-            return "rejected", f"it is solved {what}"
+            return "rejected", f"it is solved {SHORTCUTS[attempt.kind]}"
     return "accepted", ""

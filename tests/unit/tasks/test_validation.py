@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -106,3 +107,44 @@ async def test_a_misbehaving_environment_has_its_tasks_refused(how: str, verdict
     assert (found.refused[0].status, reason in found.refused[0].reason) == (verdict, True)
     assert found.refused[0].evidence
     assert found.timeouts == (found.attempts if how == "hangs" else 0)
+
+
+class Halving:
+    """Guess the number: the oracle halves what is left, and so says the numbers of many other tasks on its way."""
+
+    id = "halving/v1"
+
+    def generate(self, seed: int, count: int) -> list[Task]:
+        return [Task.create(self.id, {"number": number}) for number in Random(seed).sample(range(64), count)]
+
+    def make(self, *, max_turns: int = 20) -> Guessing:
+        return Guessing()
+
+    def oracle(self, task: Task) -> Sequence[str]:
+        low, high, said = 0, 63, list[str]()
+        while True:
+            middle = (low + high) // 2
+            said.append(str(middle))
+            if middle == task.payload["number"]:
+                return said
+            low, high = (middle + 1, high) if middle < task.payload["number"] else (low, middle - 1)
+
+
+class Guessing:
+    async def reset(self, task: Task, seed: int) -> tuple[Message, ...]:
+        self.number = task.payload["number"]
+        return (Message("user", "0 to 63?"),)
+
+    async def step(self, action: str) -> StepResult:
+        if action == str(self.number):
+            return StepResult(reward=1.0, terminated=True, success=True)
+        return StepResult((Message("tool", "no"),))
+
+    async def close(self) -> None: ...
+
+
+async def test_a_search_that_passes_over_another_tasks_answer_is_no_shortcut() -> None:
+    family: Any = Halving()
+    tasks = family.generate(0, 64)
+    found = await validate(family, tasks, deadline_s=5.0)
+    assert (len(found.accepted), found.refused, found.attempts) == (64, (), 64 * 5)

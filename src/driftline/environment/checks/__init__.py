@@ -4,8 +4,8 @@
     assert report.ok, report.failed
 
 Each check is a function that raises `Broken` where the contract is not kept, and `NotApplicable` where it has nothing
-to examine. `CHECKS` is the list, with the remedies. Call `check` outside of any event loop: every check has one of
-its own.
+to examine. `CHECKS` is the list, with the remedies; where `reset` or `step` has a wrong type, that alone is told.
+Call `check` outside of any event loop: every check has one of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
-from driftline.environment.checks import episodes, hash_seed, surroundings, taking_up, tasks
+from driftline.environment.answers import REMEDY
+from driftline.environment.checks import (
+    alphabet,
+    call_types,
+    episodes,
+    hash_seed,
+    others,
+    surroundings,
+    taking_up,
+    tasks,
+)
 from driftline.environment.checks.findings import Broken as Broken
 from driftline.environment.checks.findings import Case as Case
 from driftline.environment.checks.findings import Finding as Finding
@@ -64,6 +74,11 @@ CHECKS: Mapping[str, tuple[Callable[[Case], None], str]] = MappingProxyType(
             episodes.no_op,
             "judge what was done, not that the episode ended: an empty answer is no success",
         ),
+        "another task's answer does not solve": (others.do_not_solve, REMEDY),
+        "the alphabet covers what is said": (
+            alphabet.covers,
+            "put the character into alphabet, or do without it; alphabet = None where no base policy is warm-started",
+        ),
         "turn limit": (episodes.turn_limit, "count turns from reset, and return truncated=True after max_turns"),
         "any text is answered": (
             episodes.any_text,
@@ -78,6 +93,11 @@ CHECKS: Mapping[str, tuple[Callable[[Case], None], str]] = MappingProxyType(
             "draw from a Random of your own (numpy: default_rng(seed)), never from the module's functions",
         ),
     }
+)
+TYPES = "types of reset and step"
+TYPES_REMEDY = (
+    "async def reset(self, task, seed) returns a tuple such as (Message('user', text),), and async def step(self, "
+    "action) a StepResult; nothing else is checked before they do"
 )
 HASH_SEED = "independence of PYTHONHASHSEED"
 HASH_SEED_REMEDY = "sort sets before they are used in order, and never use hash() of text"
@@ -147,6 +167,9 @@ def _generated(case: Case, count: int) -> Case | Finding:
 
 
 def _report(case: Case, last: Callable[[Case], None]) -> Report:
+    types_found = _finding(TYPES, call_types.answers, case, TYPES_REMEDY)
+    if types_found.verdict == "failed":
+        return Report(case.name, (types_found,))
     findings = [_finding(check, run, case, remedy) for check, (run, remedy) in CHECKS.items()]
     return Report(case.name, (*findings, _finding(HASH_SEED, last, case, HASH_SEED_REMEDY)))
 

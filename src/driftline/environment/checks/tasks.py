@@ -40,7 +40,7 @@ def tasks_of_a_seed(case: Case) -> None:
     ensure(len(again) == count, f"generate({case.seed}, {count}) returned {len(again)} tasks")
     for before, after in zip(case.tasks, again, strict=True):
         ensure(before == after, f"generate({case.seed}, {count}) gave {short(before.id)}, then {short(after.id)}")
-    more = _some(case, MANY)
+    more = some(case, MANY)
     ensure(len({task.id for task in more}) == len(more), f"generate({case.seed}, {len(more)}) returned a task twice")
 
 
@@ -63,7 +63,7 @@ def levels(case: Case) -> None:
     raise Broken(f"generate_level({family.levels}, ...) returned {len(beyond)} tasks, and levels is {family.levels}")
 
 
-def _some(case: Case, count: int) -> list[Task]:
+def some(case: Case, count: int) -> list[Task]:
     """So many tasks, or fewer where the family has not so many."""
     try:
         return case.family.generate(case.seed, count)
