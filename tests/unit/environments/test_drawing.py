@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 
 from driftline.environment import Task, at_most, tasks_for
-from driftline.errors import ConfigurationError
+from driftline.errors import ConfigurationError, EnvironmentFailed
 from driftline.training.demonstrations import record_demonstrations
 from environments.pointer_chase import PointerChase
 from tests.support.rollout import RENDERER
@@ -48,3 +49,13 @@ def test_few_tasks_are_demonstrated_over_and_over() -> None:
     prompts = {RENDERER.text(one.token_ids[: one.action_mask.index(True)]) for one in played}
     assert len(prompts) == 10
     assert len(set(played)) > 10, "another attempt each time"
+
+
+class Shouts(PointerChase):
+    def demonstrate(self, task: Task, rng: Random) -> Sequence[str]:
+        return ["UP"]
+
+
+def test_a_demonstration_beyond_the_alphabet_names_the_family_and_the_characters() -> None:
+    with pytest.raises(EnvironmentFailed, match=r"a demonstration of pointer_chase/v1: .* \('PU'\): .* alphabet"):
+        record_demonstrations(Shouts(), RENDERER, seed=3, count=2, max_turns=20, max_tokens=256)
