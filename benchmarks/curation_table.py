@@ -12,8 +12,9 @@ from benchmarks.figures import markdown_table
 
 TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9)
 """Held-out successes that the arms are compared at, besides the one that the fixed arm ends with."""
-SMOOTHED = 3
-"""Evaluations that a success is averaged over: one alone is of 256 episodes, and has a standard error of 0.03."""
+BESIDE = 1
+"""Evaluations before and after one that a success is averaged with: one alone is of 256 episodes, and has a standard
+error of 0.03. (The mean of those before alone would lag by steps, and the more tokens the more a step generates.)"""
 COLORS: Mapping[str, str] = {
     "fixed": "#c4622d",
     "refreshed": "#8a7fb0",
@@ -58,10 +59,10 @@ def _row(fixed: Mapping[str, Any], found: Mapping[str, Any], name: str, target: 
 
 
 def smoothed(found: Mapping[str, Any]) -> list[dict[str, float]]:
-    """An arm's held-out success, each the mean of the last `SMOOTHED` evaluations, with its step and tokens."""
+    """An arm's held-out success, each the mean with the evaluations beside it, with its step and tokens."""
     points = found["held_out"]
     return [
-        {**point, "success": statistics.fmean(p["success"] for p in points[max(0, at - SMOOTHED + 1) : at + 1])}
+        {**point, "success": statistics.fmean(p["success"] for p in points[max(0, at - BESIDE) : at + BESIDE + 1])}
         for at, point in enumerate(points)
     ]
 
