@@ -37,6 +37,10 @@ class PacedGroup(FakeGroup):
         return super().train(batch)
 
 
+def incarnations(runs: RunStore, cell: str) -> set[str]:
+    return {report.incarnation for report in runs.offsets() if report.cell == cell}
+
+
 async def test_the_ledger_balances_when_cells_are_killed(seaweed: Seaweed, s3_store: S3Store, tmp_path: Path) -> None:
     params = toy_parameters(
         environment={"max_turns": 6},
@@ -62,6 +66,14 @@ async def test_the_ledger_balances_when_cells_are_killed(seaweed: Seaweed, s3_st
         while not any(event["event"] == "progress" for event in cell.events):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
+    seen: set[str] = set()
+
+    async def reported() -> None:
+        """Wait for a new incarnation's first word: without one, nobody would know of it after its end."""
+        while not (new := (await asyncio.to_thread(incarnations, runs, "c1")) - seen):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        seen.update(new)
+
     def cell(name: str) -> Any:
         return child(seaweed, tmp_path, "cell", "--run", runs.run, "--cell", name)
 
@@ -72,6 +84,7 @@ async def test_the_ledger_balances_when_cells_are_killed(seaweed: Seaweed, s3_st
                 async with cell("c1") as victim:
                     heard = asyncio.create_task(victim.read())
                     await progress(victim)
+                    await reported()
                     group.allowed = count + 1
                     await steps(count)
                     victim.process.kill()
