@@ -62,7 +62,12 @@ async def play(name, *actions):
 
 asyncio.run(play(*sys.argv[1:]))
 """
-IDLE = {"levels of difficulty", "oracle solves"}
+IDLE = {
+    "levels of difficulty",
+    "oracle solves",
+    "another task's answer does not solve",
+    "the alphabet covers what is said",
+}
 
 
 def verify(findings: list[list[str]], idle: set[str]) -> None:
