@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
+from driftline.records import TaskSampling
+from driftline.refresh import strata
 from driftline.store import tasksets
 from driftline.store.memory import MemoryStore
 from driftline.store.tasksets import TaskNote
@@ -46,3 +49,22 @@ async def test_the_next_groups_are_of_the_new_version_and_every_group_is_of_one(
     notes = tasksets.load_set(store.store, NAME, second).notes
     drawn = Counter(notes[group.task_id].pool for group in groups if group.number >= begins)
     assert drawn["useful"] > drawn["too_hard"] > 0
+
+
+async def test_groups_play_the_strata_that_head_names_and_their_trajectories_tell_which():
+    params = toy_parameters()
+    store = create_run(MemoryStore(), params)
+    tasks = FAMILY.generate(55, 40)
+    notes = {task.id: TaskNote("useful", level=n % 2) for n, task in enumerate(tasks)}
+    version = tasksets.publish(store.store, NAME, tasks, notes=notes, weights={"useful": 1.0})
+    head, etag = store.read_head()
+    levels = [strata.of_level(tasks[0].environment, level) for level in (0, 1)]
+    samplings = (TaskSampling(0, {levels[0]: 1.0}, 1e-9), TaskSampling(8, {levels[1]: 1.0}, 1e-9))
+    store.swap_head(replace(head, task_sets=((0, version),), task_sampling=samplings), etag)
+    await run_all(ToyTrainer(store, params, steps=8, train_s=0.01), Cell(store, params))
+    groups = store.new_groups()
+    assert {group.number < 8 for group in groups} == {True, False}
+    for group in groups:
+        wanted = levels[group.number >= 8]
+        assert {member.stratum for member in group.trajectories} == {wanted}
+        assert strata.of_level(tasks[0].environment, notes[group.task_id].level or 0) == wanted
