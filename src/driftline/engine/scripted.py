@@ -96,6 +96,7 @@ class ScriptedEngine:
         self._dead: str | None = None
         self._hanging = False
         self._refuse_updates = False
+        self._cuts_turns = False
         self._generated_tokens = 0
         self._prompt_tokens = 0
         self._account = TokenAccount()
@@ -188,6 +189,10 @@ class ScriptedEngine:
         """From now on make no token, and no error either."""
         self._hanging = True
 
+    def cut_turns(self) -> None:
+        """From now on end turns after one token, as if no more had been asked for."""
+        self._cuts_turns = True
+
     def refuse_updates(self) -> None:
         """From now on fail every update."""
         self._refuse_updates = True
@@ -257,7 +262,7 @@ class ScriptedEngine:
         self._generated_tokens += 1
         if token in request.stop_ids:
             self._finish(sequence, "stop")
-        elif index + 1 == request.max_tokens:
+        elif index + 1 == request.max_tokens or self._cuts_turns:
             self._finish(sequence, "length")
 
     def _finish(self, sequence: _Sequence, reason: FinishReason) -> None:

@@ -251,11 +251,8 @@ class Episode:
             self._transcript.sampled(generation)
             await self._using.slices.turn()
             ids.extend(generation.token_ids)
+            _check_turn(generation, room, stop_ids)
             if generation.finish_reason != "abort":
-                if not ids:
-                    raise EngineError(f"the engine ended a turn by {generation.finish_reason}, and sampled no token")
-                if prescribed is not None and len(ids) != prescribed:
-                    raise EngineError(f"the engine sampled {len(ids)} tokens of {prescribed} that were prescribed")
                 stopped = prescribed is not None or ids[-1] in stop_ids
                 return self._using.renderer.text(ids), tuple(ids), stopped
         raise EngineDied(f"the engine handed back a turn unfinished {PARTS_OF_A_TURN} times")
@@ -382,3 +379,18 @@ class Episode:
             request_seconds=tuple(self._request_seconds),
             stratum=spec.stratum,
         )
+
+
+def _check_turn(generation: Generation, asked: int, stop_ids: Sequence[int]) -> None:
+    """Refuse a turn that does not end as the engine says: shorter than asked, or longer, or by no stop id.
+
+    Raises:
+        EngineError: It is such a one. A policy whose turns are cut somewhere else would learn from what it never did.
+    """
+    sampled, how = len(generation.token_ids), generation.finish_reason
+    if sampled == 0 and how != "abort":
+        raise EngineError(f"the engine ended a turn by {how}, and sampled no token")
+    if sampled > asked or (how == "length" and sampled != asked):
+        raise EngineError(f"the engine ended a turn by {how} with {sampled} tokens, and {asked} were asked for")
+    if how == "stop" and generation.token_ids[-1] not in stop_ids:
+        raise EngineError(f"the engine ended a turn by stop at token {generation.token_ids[-1]}, which ends none")

@@ -12,14 +12,16 @@ import pytest
 from driftline.engine.protocol import UpdateReport
 from driftline.engine.scripted import ScriptedEngine
 from driftline.environment import Message, StepResult
-from driftline.errors import DeadlineExceeded, EngineDied, ProbeNotReproduced, WeightUpdateFailed
+from driftline.errors import DeadlineExceeded, EngineDied, EngineError, ProbeNotReproduced, WeightUpdateFailed
 from driftline.records import PolicyVersion, WeightsManifest
 from driftline.store.memory import MemoryStore
 from tests.support.rollout import Behaviour, OddFamily, forever, manifest
 from tests.support.toy_run import RUN, Cell, ToyTrainer, check_once_each, create_run, toy_parameters
 
+FAULTS = {"die": EngineDied, "hang": EngineDied, "cut_turns": EngineError, "refuse_updates": WeightUpdateFailed}
 
-@pytest.mark.parametrize("fault", ["die", "hang", "refuse_updates"])
+
+@pytest.mark.parametrize("fault", FAULTS)
 async def test_an_engine_that_fails_ends_the_cell_with_what_is_finished_written(fault: str) -> None:
     """SkyRL#1691, #1173: never a hang, never a lost group."""
     params = toy_parameters(engine={"request_deadline_s": 0.3})
@@ -33,8 +35,9 @@ async def test_an_engine_that_fails_ends_the_cell_with_what_is_finished_written(
     assert cell.engine is not None
     getattr(cell.engine, fault)()
     async with asyncio.timeout(10.0):
-        with pytest.raises(WeightUpdateFailed if fault == "refuse_updates" else EngineDied):
+        with pytest.raises(FAULTS[fault]) as raised:
             await collecting
+    assert type(raised.value) is FAULTS[fault]
     training.cancel()
     await asyncio.wait([training])
     groups = run_store.new_groups()

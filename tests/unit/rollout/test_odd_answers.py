@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -231,6 +231,29 @@ async def test_an_engine_that_returns_less_than_it_says_fails() -> None:
     trajectory, failure = await failed(lambda: Generation((4, 5), (-1.0,), (Segment(0, 0),), "stop", 0.0, 0.0, 0.0))
     assert trajectory.status == "engine_error"
     assert "2 tokens with 1 log-probabilities" in str(failure)
+
+
+def turn(tokens: Sequence[int], ends: Any) -> Generation:
+    return Generation(tuple(tokens), (-1.0,) * len(tokens), (Segment(0, 0),), ends, 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ends", "reason"),
+    [
+        ((4, 5, 6), "length", "ended a turn by length with 3 tokens, and 8 were asked for"),
+        ((4,) * 9, "length", "ended a turn by length with 9 tokens, and 8 were asked for"),
+        ((4,) * 9, "abort", "ended a turn by abort with 9 tokens, and 8 were asked for"),
+        ((4, 5, 6), "stop", "ended a turn by stop at token 6, which ends none"),
+    ],
+)
+async def test_an_engine_that_cuts_a_turn_where_nobody_asked_fails(
+    tokens: Sequence[int], ends: str, reason: str
+) -> None:
+    trajectory, failure = await failed(lambda: turn(tokens, ends))
+    assert (trajectory.status, trajectory.reward) == ("engine_error", None)
+    assert isinstance(failure, EngineError)
+    assert reason in trajectory.reason
+    assert trajectory.sampled_tokens == len(tokens), "the account of tokens has them"
 
 
 async def test_a_wait_for_an_engine_that_ran_out_is_the_engines_failure_in_its_own_words() -> None:

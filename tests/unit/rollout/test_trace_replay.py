@@ -93,7 +93,9 @@ async def test_an_engine_that_samples_fewer_tokens_is_at_fault() -> None:
     trajectory = await episode.play()
     await engine.close()
     assert trajectory.status == "engine_error"
-    assert "that were prescribed" in trajectory.reason
+    tokens = LONGEST.sampled_tokens[0]
+    told = f"the engine ended a turn by length with {tokens - 1} tokens, and {tokens} were asked for"
+    assert trajectory.reason == told
     assert episode.failure is not None
 
 
