@@ -240,5 +240,8 @@ class Telemetry:
             metrics.PREDICTION_ERROR: "seconds_log_error",
             metrics.PREDICTION_COVERAGE: "seconds_coverage",
             metrics.PREDICTION_SKILL: "seconds_skill",
+            metrics.TOKEN_PREDICTION_ERROR: "sampled_tokens_log_error",
+            metrics.TOKEN_PREDICTION_COVERAGE: "sampled_tokens_coverage",
+            metrics.TOKEN_PREDICTION_SKILL: "sampled_tokens_skill",
         }
         return {metric: error[name] for metric, name in names.items() if name in error}

@@ -69,6 +69,11 @@ PREDICTION_COVERAGE = _row(
 PREDICTION_SKILL = _row(
     "engine/prediction_skill", "share", "Pinball loss saved by knowing task, prompt and environment.", "cell"
 )
+TOKEN_PREDICTION_ERROR = _row(
+    "engine/token_prediction_error_nats", "nats", "The same error, of the tokens that an episode samples.", "cell"
+)
+TOKEN_PREDICTION_COVERAGE = _row("engine/token_prediction_coverage", "share", "The same coverage of them.", "cell")
+TOKEN_PREDICTION_SKILL = _row("engine/token_prediction_skill", "share", "The same skill of them.", "cell")
 
 # How a cell itself is.
 LOOP_LAG_P50 = _row("cell/loop_lag_p50_seconds", "s", "How late the event loop runs what is due, median.", "cell")

@@ -219,9 +219,17 @@ async def test_what_a_cell_tells() -> None:
     steps = {step for name, _, step in cell.sink.points if name == metrics.APPLY_SECONDS}
     assert {0, 1, 2, 3, 4, 5} <= steps
     assert any(name == metrics.TOKENS_PER_SECOND and value > 0 for name, value, _ in cell.sink.points)
-    covered = [value for name, value, _ in cell.sink.points if name == metrics.PREDICTION_COVERAGE]
-    assert covered
-    assert all(0 <= value <= 1 for value in covered)
+    told = {name for name, _, _ in cell.sink.points}
+    assert {metrics.LOOP_LAG_P50, metrics.LOOP_LAG_P99, metrics.EPISODES_LIMIT, metrics.PREFIX_HIT_SHARE} <= told
+    for coverage in (metrics.PREDICTION_COVERAGE, metrics.TOKEN_PREDICTION_COVERAGE):
+        covered = [value for name, value, _ in cell.sink.points if name == coverage]
+        assert covered
+        assert all(0 <= value <= 1 for value in covered)
+    errors = metrics.PREDICTION_ERROR, metrics.TOKEN_PREDICTION_ERROR
+    seconds, tokens = ([value for name, value, _ in cell.sink.points if name == error] for error in errors)
+    assert len(seconds) == len(tokens) > 0
+    assert seconds != tokens, "each of its own quantity"
+    assert {metrics.PREDICTION_SKILL, metrics.TOKEN_PREDICTION_SKILL} <= told
     assert len(cell.sink.episodes) >= 4
     assert {episode.attributes["policy_version"] for episode in cell.sink.episodes} & {0, 2, 4}
     assert [event["version"] for event in cell.progress[:3]] == [0, 1, 2]
