@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from driftline import __version__, cli_environments
+from driftline import __version__, cli_environments, cli_trajectories
+from driftline.cli_reach import adopt, layout_here, reach_store, run_store_of, short
 from driftline.cli_shared import complaints, console, known_errors
-from driftline.errors import ConfigurationError, StackError, StoreError
-from driftline.params import adopt_environment, settings
+from driftline.errors import StackError, StoreError
+from driftline.params import settings
 
 if TYPE_CHECKING:
-    from driftline.store.run_store import RunStore
     from infra.health import PartStatus
     from infra.layout import Layout
 
@@ -44,6 +44,7 @@ app.add_typer(offsets, name="offsets")
 traces = typer.Typer(help="The shape of episodes, to replay it.", no_args_is_help=True)
 app.add_typer(traces, name="traces")
 app.add_typer(cli_environments.app, name="environments")
+app.add_typer(cli_trajectories.app, name="trajectories")
 
 
 def _show_version(wanted: bool) -> None:
@@ -84,7 +85,7 @@ def up(
     start_deadline: StartDeadline = 300.0,
 ) -> None:
     """Start the local stack: S3 (SeaweedFS), MLflow, Prefect, and a worker for each pool."""
-    layout = _layout()
+    layout = layout_here()
     from infra import stack
 
     options = stack.StartOptions(prefect_port, mlflow_port, s3_port, auto_ports, deploy, start_deadline)
@@ -92,7 +93,7 @@ def up(
     console.print(
         f"\nPrefect  {state.ports.prefect_page}\nMLflow   {state.ports.mlflow_url}\n"
         f"S3       {state.ports.s3_url}  (bucket {state.bucket})\n\n"
-        f"For the prefect, mlflow and aws commands of this shell:  source {_short(layout.environment)}"
+        f"For the prefect, mlflow and aws commands of this shell:  source {short(layout.environment)}"
     )
 
 
@@ -100,7 +101,7 @@ def up(
 @known_errors
 def down() -> None:
     """Stop the local stack and every process of it. Its data stays."""
-    layout = _layout()
+    layout = layout_here()
     from infra import stack
 
     ended = stack.down(layout)
@@ -108,7 +109,7 @@ def down() -> None:
         console.print(
             f"ended {process.pid}{' (by SIGKILL)' if process.killed else ''}: {process.command}", markup=False
         )
-    console.print("the stack is down; its data stays in " + _short(layout.root))
+    console.print("the stack is down; its data stays in " + short(layout.root))
 
 
 @app.command()
@@ -117,7 +118,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Show each part's process, health and address; exit code 1 unless all of them work."""
-    layout = _layout()
+    layout = layout_here()
     from infra import health
     from infra.layout import read_state
 
@@ -137,8 +138,8 @@ def status(
 @known_errors
 def doctor() -> None:
     """Look for what is wrong on this machine, and say how to mend it; exit code 1 if something must be."""
-    layout = _layout()
-    _adopt(layout)
+    layout = layout_here()
+    adopt(layout)
     from infra import doctor as examination
 
     colours = {"ok": "green", "note": "yellow", "wrong": "bold red"}
@@ -156,7 +157,7 @@ def doctor() -> None:
 @known_errors
 def environment_variables() -> None:
     """Print the variables with which this shell's commands reach the stack: eval "$(driftline env)"."""
-    layout = _layout()
+    layout = layout_here()
     if not layout.environment.exists():
         raise StackError("no stack has been started here: run `.venv/bin/driftline up`")
     sys.stdout.write(layout.environment.read_text())
@@ -169,8 +170,8 @@ def report(
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
 ) -> None:
     """Print what a run reached and how its time was spent, from S3 alone."""
-    layout = _layout()
-    _reach_store(layout)
+    layout = layout_here()
+    reach_store(layout)
     _report(layout, run, json_path)
 
 
@@ -182,10 +183,10 @@ def replay(
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
 ) -> None:
     """Rebuild a step from objects alone; exit code 1 unless its figures agree with the record."""
-    _reach_store(_layout())
+    reach_store(layout_here())
     from driftline import cli_runs
 
-    result = cli_runs.replay(_run_store(run), step, lambda line: complaints.print(line, markup=False, style="dim"))
+    result = cli_runs.replay(run_store_of(run), step, lambda line: complaints.print(line, markup=False, style="dim"))
     console.print(cli_runs.replay_table(result))
     if json_path is not None:
         json_path.write_text(json.dumps(dict(result), indent=2) + "\n")
@@ -209,11 +210,11 @@ def gc(
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
 ) -> None:
     """Delete what no kept step needs and no reader has pinned; steps that are not kept lose replay."""
-    _reach_store(_layout())
+    reach_store(layout_here())
     from driftline import cli_runs
     from driftline.store import collection
 
-    run_store = _run_store(run)
+    run_store = run_store_of(run)
     plan = collection.plan(run_store, keep_steps=keep_steps, keep_versions=keep_versions, grace_s=grace_s)
     console.print(cli_runs.plan_table(plan))
     if plan.unreplayable:
@@ -237,7 +238,7 @@ def serve(
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8642,
 ) -> None:
     """Serve the offset API, and its page at /. Requests bear DRIFTLINE_API_TOKEN if that is set."""
-    _reach_store(_layout() if (Path.cwd() / "infra" / "stack.py").is_file() else None)
+    reach_store(layout_here() if (Path.cwd() / "infra" / "stack.py").is_file() else None)
     from driftline.offsets.server import serve as serve_offsets
 
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
@@ -254,10 +255,10 @@ def export_trace(
     ] = None,
 ) -> None:
     """Make a trace of a run: tokens and tool seconds of every turn, for `trace_replay/v1` to replay."""
-    _reach_store(_layout())
+    reach_store(layout_here())
     from driftline import cli_traces
 
-    table, digest = cli_traces.export_to(_run_store(run), out, steps)
+    table, digest = cli_traces.export_to(run_store_of(run), out, steps)
     console.print(table)
     console.print(f"SHA-256 {digest}")
 
@@ -270,13 +271,13 @@ def demo(
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
 ) -> None:
     """Bring the stack up, run the `post-training/local` deployment to its end, and print the report."""
-    layout = _layout()
+    layout = layout_here()
     from infra import follow, stack
 
     began = time.monotonic()
     options = stack.StartOptions(auto_ports=auto_ports, start_deadline_s=start_deadline)
     state = stack.up(layout, settings(), options, console.print)
-    _adopt(layout)
+    adopt(layout)
     console.print(f"\nrunning {DEMO_DEPLOYMENT}; see it at {state.ports.prefect_page}/runs\n")
     try:
         follow.run_deployment(
@@ -284,7 +285,7 @@ def demo(
         )
     except StackError as error:
         raise StackError(
-            f"{error}; see {state.ports.prefect_page}/runs and {_short(layout.logs)} (the stack is still up)"
+            f"{error}; see {state.ports.prefect_page}/runs and {short(layout.logs)} (the stack is still up)"
         ) from error
     console.print()
     _report(layout, "latest", json_path)
@@ -326,57 +327,6 @@ def _report(layout: Layout, run: str, json_path: Path | None) -> None:
     console.print(table(found))
     if json_path is not None:
         json_path.write_text(to_json(found))
-
-
-def _run_store(run: str) -> RunStore:
-    from driftline.store.client import open_store
-    from driftline.store.run_store import RunStore
-    from driftline.tracking.report import find_run
-
-    store = open_store(settings())
-    return RunStore(store, find_run(store, run).run)
-
-
-def _layout() -> Layout:
-    """The stack of the working directory, which must be the repository root."""
-    root = Path.cwd()
-    if not (root / "infra" / "stack.py").is_file():
-        raise ConfigurationError(f"{root} is not the root of a Driftline checkout: change to it first")
-    if str(root) not in sys.path:
-        sys.path.insert(0, str(root))
-    from infra.layout import Layout
-
-    return Layout.of(settings().work_dir, root)
-
-
-def _reach_store(layout: Layout | None) -> None:
-    """Use the local stack (None where there can be none), or the store that the environment names.
-
-    Raises:
-        StackError: There is neither.
-    """
-    if layout is not None:
-        _adopt(layout)
-    from driftline.store.client import has_credentials
-
-    if settings().s3_endpoint is None and not has_credentials():
-        raise StackError(
-            "no stack has been started here, and no other store is named: run `.venv/bin/driftline up`, or set "
-            "DRIFTLINE_S3_ENDPOINT (not for Amazon S3), DRIFTLINE_BUCKET, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        )
-
-
-def _adopt(layout: Layout) -> None:
-    """Use the local stack, unless the environment names another S3 endpoint."""
-    from infra import stack
-
-    values = stack.connection(layout)
-    if values is not None and settings().s3_endpoint is None:
-        adopt_environment(values)
-
-
-def _short(path: Path) -> str:
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _status_table(rows: list[PartStatus]) -> Table:

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from driftline.errors import ConfigurationError, ObjectMissing
-from driftline.records import Group
+from driftline.errors import ConfigurationError
+from driftline.store.episodes import groups_of_steps
 from driftline.store.run_store import RunStore
-from driftline.store.trajectories import decode_groups
 from driftline.traces import EpisodeShape, groups_of, shape_of
 
 
@@ -34,7 +33,7 @@ def export(run_store: RunStore, steps: tuple[int, int] | None = None) -> Export:
         CorruptObject: An object of a chosen step cannot be read.
     """
     run_store.describe()
-    groups = run_store.new_groups() if steps is None else _groups_of_steps(run_store, *steps)
+    groups = run_store.new_groups() if steps is None else groups_of_steps(run_store, *steps)
     if not groups:
         raise ConfigurationError(f"run {run_store.run!r} has no finished group that can be read: wait for one")
     source = f"run {run_store.run}" + ("" if steps is None else f" steps {steps[0]}-{steps[1]}")
@@ -52,22 +51,3 @@ def export(run_store: RunStore, steps: tuple[int, int] | None = None) -> Export:
         reason, _ = left_out.most_common(1)[0]
         raise ConfigurationError(f"none of {len(groups)} groups of run {run_store.run!r} can be replayed: {reason}")
     return Export(tuple(trace), dict(left_out))
-
-
-def _groups_of_steps(run_store: RunStore, first: int, last: int) -> list[Group]:
-    records = {record.step: record for record in run_store.steps()}
-    chosen = [records[step] for step in range(first, last + 1) if step in records]
-    if len(chosen) != last - first + 1:
-        known = f"it has steps {min(records)} to {max(records)}" if records else "it has committed none yet"
-        raise ConfigurationError(f"run {run_store.run!r} has no steps {first} to {last}: {known}")
-    wanted = {use.group: use.key for record in chosen for use in record.groups}
-    found: list[Group] = []
-    for key in sorted(set(wanted.values())):
-        try:
-            body = run_store.store.get(key).body
-        except ObjectMissing:
-            raise ConfigurationError(
-                f"{key} is not there any more, collected as garbage perhaps: choose later steps than {first}"
-            ) from None
-        found += [g for g in decode_groups(body, run=run_store.run, key=key) if wanted.get(g.number) == key]
-    return found

@@ -100,6 +100,7 @@ def _summary(trajectory: Trajectory) -> dict[str, Any]:
         "task": trajectory.task_id,
         "task_set": trajectory.task_set,
         "environment": trajectory.environment,
+        "stratum": trajectory.stratum,
         "group": trajectory.group,
         "member": trajectory.member,
         "attempt": trajectory.attempt,

@@ -13,7 +13,7 @@ import uvicorn
 from typer.testing import CliRunner, Result
 
 import driftline
-from driftline import cli, params
+from driftline import cli, cli_reach, params
 from driftline.errors import ConfigurationError, StackError
 from infra import follow, health, stack
 from infra.layout import Layout, Ports, StackState, credentials, write_state
@@ -31,7 +31,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     monkeypatch.delenv("DRIFTLINE_S3_ENDPOINT", raising=False)
     params.settings.cache_clear()
-    monkeypatch.setattr(cli, "adopt_environment", lambda values: None)
+    monkeypatch.setattr(cli_reach, "adopt_environment", lambda values: None)
     yield lambda *arguments: CliRunner().invoke(cli.app, arguments)
     params.settings.cache_clear()
 
@@ -176,7 +176,7 @@ def test_the_local_stack_is_used_unless_another_store_is_named(
     run: Run, started: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adopted: list[dict[str, str]] = []
-    monkeypatch.setattr(cli, "adopt_environment", adopted.append)
+    monkeypatch.setattr(cli_reach, "adopt_environment", adopted.append)
     monkeypatch.setattr(cli, "_report", lambda layout, name, path: None)
     assert run("report").exit_code == 0
     assert adopted[0]["DRIFTLINE_S3_ENDPOINT"] == "http://127.0.0.1:8333"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from driftline import cli, cli_runs, params
+from driftline import cli, cli_reach, cli_runs, params
 from driftline.accounts import Frontier
 from driftline.records import FileEntry, GroupUse, PolicyVersion, StepRecord, StepTimes
 from driftline.store import client, keys
@@ -43,7 +43,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: MemoryStore) -> 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     params.settings.cache_clear()
-    monkeypatch.setattr(cli, "adopt_environment", lambda values: None)
+    monkeypatch.setattr(cli_reach, "adopt_environment", lambda values: None)
     monkeypatch.setattr(client, "open_store", lambda settings: store)
     yield lambda *arguments: CliRunner().invoke(cli.app, arguments)
     params.settings.cache_clear()

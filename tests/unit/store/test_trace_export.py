@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from driftline import cli, params, traces
+from driftline import cli, cli_reach, params, traces
 from driftline.errors import ConfigurationError, ObjectMissing
 from driftline.records import GroupUse, PolicyVersion, StepRecord, StepTimes
 from driftline.store import client
@@ -78,7 +78,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: RunStore) -> Iter
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     params.settings.cache_clear()
-    monkeypatch.setattr(cli, "adopt_environment", lambda values: None)
+    monkeypatch.setattr(cli_reach, "adopt_environment", lambda values: None)
     monkeypatch.setattr(client, "open_store", lambda settings: runs.store)
     yield lambda *arguments: CliRunner().invoke(cli.app, ["traces", "export", *arguments])
     params.settings.cache_clear()
