@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from driftline.environment import Message, Prescription, StepResult, Task
+from driftline.environment import Message, Prescription, Snapshot, StepResult, Task
 from driftline.errors import EnvironmentFailed
 
 
@@ -22,7 +22,7 @@ class Replay:
         self._sleep = sleep
         self._shape: dict[str, Any] | None = None
         self._text_key = ""
-        self._turn = 0
+        self._member = self._turn = 0
 
     async def reset(self, task: Task, seed: int) -> tuple[Message, ...]:
         """Start the first member's episode."""
@@ -31,17 +31,7 @@ class Replay:
     async def prescribe(self, task: Task, seed: int, member: int) -> Prescription:
         """Start the episode of a member. There is no chance in it, so the seed changes nothing."""
         del seed
-        members: list[dict[str, Any]] = task.payload["members"]
-        if member >= len(members):
-            raise EnvironmentFailed(
-                f"the group has {len(members)} members in the trace: lower rollout.group_size to {len(members)}"
-            )
-        shape = members[member]
-        turns = len(shape["sampled_tokens"])
-        if turns > self._max_turns:
-            raise EnvironmentFailed(f"the episode has {turns} turns in the trace: raise environment.max_turns")
-        self._shape, self._turn = shape, 0
-        self._text_key = f"{task.id}/{member}"
+        shape = self._begin(task, member, 0)
         await self._take(shape["reset_seconds"])
         # One prompt for the whole group, as in any other: what members share, the engine may share.
         prompt = Message("user", _digits(task.id, shape["prompt_tokens"]))
@@ -67,6 +57,34 @@ class Replay:
     async def close(self) -> None:
         """Forget the episode."""
         self._shape = None
+
+    async def snapshot(self) -> dict[str, Any]:
+        """Which member it plays, and the turns that it has taken."""
+        return {"member": self._member, "turn": self._turn}
+
+    async def restore(self, task: Task, snapshot: Snapshot) -> None:
+        """Be after those turns, without their seconds. Its turns have the tokens that `prescribe` gave the member."""
+        found = snapshot if isinstance(snapshot, dict) else {}
+        member, turn = found.get("member"), found.get("turn")
+        if not isinstance(member, int) or not isinstance(turn, int):
+            raise EnvironmentFailed(f"{snapshot!r} is no snapshot of trace_replay/v1: it has no member and turn")
+        self._begin(task, member, turn)
+
+    def _begin(self, task: Task, member: int, turn: int) -> dict[str, Any]:
+        """Be at a turn of a member; returns the member's shape."""
+        members: list[dict[str, Any]] = task.payload["members"]
+        if member >= len(members):
+            raise EnvironmentFailed(
+                f"the group has {len(members)} members in the trace: lower rollout.group_size to {len(members)}"
+            )
+        shape = members[member]
+        turns = len(shape["sampled_tokens"])
+        if turns > self._max_turns:
+            raise EnvironmentFailed(f"the episode has {turns} turns in the trace: raise environment.max_turns")
+        self._shape = shape if turn < turns else None
+        self._member, self._turn = member, turn
+        self._text_key = f"{task.id}/{member}"
+        return shape
 
     async def _take(self, seconds: float) -> None:
         if seconds:

@@ -64,7 +64,7 @@ NOT_APPLICABLE = {
     "arithmetic/v1": {LEVELS, ALPHABET},
     "pointer_chase/v1": set[str](),
     "repo_repair/v1": {LEVELS, OTHERS, ALPHABET},
-    "trace_replay/v1": {LEVELS, SNAPSHOT, "oracle solves", "no-op does not solve", OTHERS, "turn limit"},
+    "trace_replay/v1": {LEVELS, "oracle solves", "no-op does not solve", OTHERS, "turn limit"},
 }
 FIRST_PARTY = list(NOT_APPLICABLE)
 

@@ -197,7 +197,7 @@ def test_openenvs_own_template_keeps_the_contract(openenv: Path, tmp_path: Path)
     app = template_of(openenv, tmp_path, sessions=16)
     with served(openenv, app, tmp_path, tmp_path / "log") as (url, _):
         report = check(f"openenv/{url}/v1")
-        verify([[one.check, one.verdict, one.detail] for one in report.findings], {*IDLE, "snapshot and restore"})
+        verify([[one.check, one.verdict, one.detail] for one in report.findings], IDLE)
         task = OpenEnv(url).generate(0, 1)[0]
         assert task.payload["field"] == "message"
 

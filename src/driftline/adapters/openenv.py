@@ -25,7 +25,7 @@ from typing import Any, cast
 
 from driftline.adapters.foreign import as_json, id_of, name_in
 from driftline.adapters.openenv_session import Refused, Session, told_of
-from driftline.environment import Message, Placement, StepResult, Task
+from driftline.environment import Message, Placement, Snapshot, StepResult, Task
 from driftline.errors import ConfigurationError, EnvironmentFailed
 
 ADAPTER = "openenv"
@@ -154,6 +154,7 @@ class Served:
         self._state: Mapping[str, Any] = {}
         self._turns_left = 0
         self._rewards: list[float] = []
+        self._said: list[str] = []
 
     async def reset(self, task: Task, seed: int) -> tuple[Message, ...]:
         """Open a session at the task's seed; `seed` changes nothing. What else a task holds is taken from it.
@@ -179,7 +180,7 @@ class Served:
             raise EnvironmentFailed(f"{url}: reset was refused: {error}") from None
         if answer.get("done"):
             raise EnvironmentFailed(f"{url}: the episode of seed {state['seed']} begins at its end")
-        self._state, self._turns_left, self._rewards = state, self._max_turns, []
+        self._state, self._turns_left, self._rewards, self._said = state, self._max_turns, [], []
         parts = (str(state["prompt"]), self._shown(answer))
         return (Message("user", "\n\n".join(part for part in parts if part)),)
 
@@ -192,6 +193,7 @@ class Served:
         if self._turns_left == 0 or self._session is None:
             raise EnvironmentFailed("the episode has ended: call reset before the next step")
         self._turns_left -= 1
+        self._said.append(action)
         try:
             answer = await self._session.ask("step", self._action(action))
         except (Refused, _NoAction) as error:
@@ -199,6 +201,22 @@ class Served:
         if answer.get("reward") is not None:
             self._rewards.append(_number(answer["reward"]))
         return self._result(self._shown(answer), answer)
+
+    async def snapshot(self) -> list[str]:
+        """The turns until now: on a server that follows the seed they lead to the same state again."""
+        return list(self._said)
+
+    async def restore(self, task: Task, snapshot: Snapshot) -> None:
+        """Take the same turns again, in a session of its own. It takes as long as they did.
+
+        Raises:
+            EnvironmentFailed: As `reset` and `step` raise it, or it is no snapshot of this family's.
+        """
+        if not isinstance(snapshot, list) or not all(isinstance(said, str) for said in snapshot):
+            raise EnvironmentFailed(f"it is no snapshot of {task.environment}")
+        await self.reset(task, 0)
+        for said in snapshot:
+            await self.step(said)
 
     async def close(self) -> None:
         """Close the session."""

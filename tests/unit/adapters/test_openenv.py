@@ -49,6 +49,22 @@ async def test_an_episode_sums_the_rewards_of_its_steps() -> None:
     assert guessing.heard[1]["data"] == {"message": wrong(task)}
 
 
+async def test_an_episode_is_taken_up_from_its_snapshot() -> None:
+    async with playing(Guessing(), max_turns=4, solved_at=0.0) as (first, task):
+        await first.reset(task, seed=0)
+        for said in (wrong(task), "x" * 11):
+            await first.step(said)
+        taken = await first.snapshot()
+        assert taken == [wrong(task), "x" * 11]
+        ends = [await first.step(wrong(task)), await first.step(str(task.payload["seed"] % 10))]
+        assert taken == [wrong(task), "x" * 11]
+        await first.restore(task, taken)
+        assert [await first.step(wrong(task)), await first.step(str(task.payload["seed"] % 10))] == ends
+        assert ends[-1].reward == 0.5, "with the rewards of the turns before"
+        with pytest.raises(EnvironmentFailed, match="it is no snapshot of"):
+            await first.restore(task, {"said": []})
+
+
 async def test_what_the_server_notes_beside_an_observation_is_not_shown() -> None:
     async with playing(Guessing("more than text")) as (environment, task):
         await environment.reset(task, seed=0)

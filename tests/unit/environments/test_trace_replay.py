@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -45,6 +46,29 @@ async def test_an_episode_takes_what_was_recorded_and_no_more() -> None:
         await replay.step("more")
     await replay.close()
     await replay.close()
+
+
+async def test_a_restored_episode_goes_on_without_the_seconds_before() -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    first, second, task = Replay(3, sleep), Replay(3, sleep), task_of(SHAPE, replace(SHAPE, member=1))
+    await first.prescribe(task, seed=1, member=1)
+    await first.step("a")
+    taken = await first.snapshot()
+    rest = [await first.step("b"), await first.step("c")]
+    slept.clear()
+    await second.restore(task, taken)
+    assert slept == []
+    assert [await second.step("d"), await second.step("e")] == rest
+    assert slept == [0.5, 1.5]
+    await first.restore(task, await second.snapshot())
+    with pytest.raises(EnvironmentFailed, match="has ended"):
+        await first.step("more")
+    with pytest.raises(EnvironmentFailed, match="no snapshot of trace_replay/v1"):
+        await first.restore(task, {"turns": 1})
 
 
 async def test_members_share_a_prompt_and_nothing_else() -> None:

@@ -6,7 +6,7 @@ import base64
 import json
 from collections.abc import Sequence
 
-from driftline.environment.abilities import Snapshot, SnapshotEnvironment, snapshots
+from driftline.environment.abilities import Snapshot, SnapshotEnvironment, prescribes, snapshots
 from driftline.environment.checks.findings import Broken, Case, NotApplicable, ensure, first_difference
 from driftline.environment.checks.playing import (
     IDLE_ACTIONS,
@@ -35,7 +35,8 @@ async def _snapshot(case: Case) -> None:
         raise NotApplicable("environments have no snapshot and restore")
     for task in case.tasks:
         await _of_a_task(case, task, actions_for(case, task), MAX_TURNS)
-        await _of_a_task(case, task, [IDLE_ACTIONS[0]] * IDLE_TURNS, IDLE_TURNS)
+        if not prescribes(environment):  # what is prescribed is not cut to fewer turns
+            await _of_a_task(case, task, [IDLE_ACTIONS[0]] * IDLE_TURNS, IDLE_TURNS)
 
 
 async def _of_a_task(case: Case, task: Task, actions: Sequence[str], max_turns: int) -> None:
