@@ -31,6 +31,10 @@ from driftline.environment import (
     takes_tokens,
 )
 from driftline.errors import EnvironmentFailed
+from driftline.process.groups import descendants
+
+LOOK_EVERY = 8
+"""Episodes between two looks at what they have left behind: a look reads all of /proc, some milliseconds."""
 
 
 class Served:
@@ -41,6 +45,7 @@ class Served:
         self._family = family
         self._longest = longest
         self._environment: Environment | None = None
+        self._closed = 0
 
     async def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Carry out one call; what it raises is the answer, too."""
@@ -80,7 +85,8 @@ class Served:
         environment, self._environment = self._environment, None
         if environment is not None:
             await environment.close()
-        return {}
+        self._closed += 1
+        return {"left": len(descendants(os.getpid())) if self._closed % LOOK_EVERY == 0 else 0}
 
     def _result(self, result: StepResult, call: str) -> dict[str, Any]:
         if not isinstance(result, StepResult):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import sys
@@ -20,9 +21,13 @@ from driftline.environment import Message, StepResult, Task
 from driftline.errors import EnvironmentFailed
 from driftline.process.groups import descendants
 
+LOG = logging.getLogger(__name__)
+
 MODULE = "driftline.rollout.environment_child"
 LONGEST_LINE = 64 * 2**20
 """Bytes of one answer."""
+MOST_LEFT = 32
+"""Processes that closed environments may have left in one process; with more it is ended, and they with it."""
 
 
 class EnvironmentProcess:
@@ -183,7 +188,10 @@ class ProcessEnvironment:
         self._closed = True
         try:
             if self._begun and self._process.usable:
-                await self._process.ask({"call": "close"})
+                left = (await self._process.ask({"call": "close"}))["left"]
+                if left > MOST_LEFT:
+                    LOG.warning("closed environments have left %d processes: all of them are killed", left)
+                    self._process.kill()
         except EnvironmentFailed:
             self._process.kill()
             raise

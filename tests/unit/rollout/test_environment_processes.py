@@ -13,6 +13,7 @@ import pytest
 
 from driftline.environment import Task, resolve
 from driftline.errors import ConfigurationError
+from driftline.rollout.environment_child import LOOK_EVERY
 from driftline.rollout.episode import Episode
 from driftline.rollout.guard import EnvironmentGuard
 from driftline.rollout.pool import EnvironmentPool
@@ -91,6 +92,23 @@ async def test_what_an_environment_leaks_ends_with_it() -> None:
         leaked = [child for child in psutil.Process().children(recursive=True) if "sleep" in child.name()]
         assert leaked
     assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in leaked)
+
+
+async def test_what_environments_leak_in_a_long_run_is_killed_and_costs_no_episode(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("driftline.rollout.processes.MOST_LEFT", 4)
+    most = 0
+    async with processes(f"{SUPPORT}:Leaks", workers=1) as pool:
+        for _ in range(2 * LOOK_EVERY + 1):
+            trajectory = await play(pool, FAMILY.generate(1, 1)[0], step_deadline_s=60.0)
+            assert (trajectory.status, trajectory.reward) == ("ok", 1.0)
+            alive = [one for one in psutil.Process().children(recursive=True) if one.name() == "sleep"]
+            most = max(most, len(alive))
+    assert LOOK_EVERY - 1 <= most <= LOOK_EVERY
+    assert [record.message for record in caplog.records if "left" in record.message] == [
+        "closed environments have left 8 processes: all of them are killed"
+    ] * 2
 
 
 @pytest.mark.parametrize(("name", "reason"), [("Raises", "ZeroDivisionError: broken"), ("Exits", "exit code 7")])
