@@ -118,6 +118,11 @@ async def test_an_endless_line_is_cut_up_and_a_progress_bar_shows_its_end() -> N
     [
         ("errors.ConfigurationError('set x to 1')", ConfigurationError, "^set x to 1$"),
         ("errors.EngineDied('no answer')", TransientProcessFailure, "exit code 75: EngineDied: no answer"),
+        (
+            "errors.EngineError('it cut a turn')",
+            TransientProcessFailure,
+            "exit code 75: EngineError: it cut a turn",
+        ),
         ("errors.EngineStartFailed('killed')", TransientProcessFailure, "exit code 75: EngineStartFailed: killed"),
         ("errors.StoreUnavailable('down')", TransientProcessFailure, "exit code 75: StoreUnavailable: down"),
         ("errors.EpochLost('newer')", ProcessFailed, "exit code 1: EpochLost: newer"),

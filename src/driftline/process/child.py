@@ -20,11 +20,9 @@ from typing import Any, NoReturn, cast
 from driftline.errors import (
     ConfigurationError,
     DeadlineExceeded,
-    EngineDied,
-    EngineStartFailed,
+    EngineError,
     StoreUnavailable,
     TransientProcessFailure,
-    WeightUpdateFailed,
 )
 from driftline.process import exit_codes
 from driftline.process.groups import signal_name, signal_own
@@ -38,14 +36,12 @@ EXIT_DEADLINE_S = 10.0
 LIFELINE_POLL_S = 1.0
 
 TRANSIENT = (
-    EngineDied,
-    EngineStartFailed,
-    WeightUpdateFailed,
+    EngineError,
     StoreUnavailable,
     DeadlineExceeded,
     TransientProcessFailure,
 )
-"""Errors that a restart of the process may mend. An engine may be killed while it starts as well."""
+"""Errors that a restart of the process may mend: all of an engine's, which may be killed while it starts as well."""
 
 
 class _Events:

@@ -171,6 +171,48 @@ async def test_numbers_of_other_libraries_are_numbers(one: Any, right: Any) -> N
     assert trajectory.reward_parts == {"answer": 1.0, "length": 0.0}
 
 
+TEN_MEGABYTES = (Message("user", "a" * 10_000_000),)
+
+
+@pytest.mark.parametrize("placement", ["loop", "thread"])
+async def test_ten_megabytes_are_no_room_left_and_no_reward(placement: Placement) -> None:
+    """As the prompt, and as an observation; from a process they do not come at all (`test_environment_processes`)."""
+    opening = Opening()
+    opening.prompt = TEN_MEGABYTES
+    answering = OddFamily(Behaviour(step=returning(lambda: StepResult(TEN_MEGABYTES))))
+    for family, turns in ((opening, 0), (answering, 1)):
+        trajectory = await play(family, placement)
+        assert (trajectory.status, trajectory.reward, trajectory.turns) == ("truncated", None, turns)
+        assert "the context of" in trajectory.reason
+        assert len(trajectory.token_ids) < 300
+
+
+async def test_groups_whose_prompt_is_longer_than_the_context_are_given_up_and_replaced() -> None:
+    params = toy_parameters()
+
+    class Long(OddFamily):
+        def make(self, *, max_turns: int = 20) -> OddEnvironment:
+            made: Any = super().make(max_turns=max_turns)
+
+            async def reset(task: Task, seed: int) -> tuple[Message, ...]:
+                return (Message("user", "a" * (5000 if task.payload["number"] % 3 == 0 else 3)),)
+
+            made.reset = reset
+            return made
+
+    family = Long()
+    store = create_run(MemoryStore(), params, family=family)
+    trainer = ToyTrainer(store, params, steps=4)
+    await run_all(trainer, Cell(store, params, family=family, script=None))
+    given_up = [group for group in store.new_groups() if group.number in trainer.given_up]
+    assert given_up
+    assert {(m.status, m.reward, m.turns) for group in given_up for m in group.trajectories} == {
+        ("truncated", None, 0)
+    }
+    assert {m.reward for batch in trainer.batches for group in batch for m in group.trajectories} == {1.0}
+    assert family.opened == family.closed
+
+
 async def test_a_group_is_complete_though_its_environments_cancel_themselves() -> None:
     params = toy_parameters(rollout={"groups_per_step": 2, "surplus_members": 1})
     family, calls = OddFamily(), iter(range(10**9))
