@@ -95,6 +95,26 @@ HOST_FILES = of(
         ),
         "the secret, by a hard link": "must_fail(lambda: os.link(os.environ['SECRET_PATH'], 'hard'))",
         "the checkout and its hidden tests": "must_fail(lambda: os.listdir(os.environ['CHECKOUT']))",
+        **{
+            f"hidden tests of a family, {how}": (
+                "path = os.environ['CHECKOUT'] + '/environments/repo_repair/modules/roman/hidden_roman.py'\n"
+                f"{prepared}\nmust_fail(lambda: read({path}))"
+            )
+            for how, prepared, path in (
+                ("by their path", "", "path"),
+                ("through a symbolic link", "os.symlink(path, 'link')", "'link'"),
+                ("through a link to their folder", "os.symlink(os.path.dirname(path), 'to')", "'to/hidden_roman.py'"),
+                ("through /proc/1/root", "", "'/proc/1/root' + path"),
+                ("through /proc/1/cwd", "", "'/proc/1/cwd/' + os.path.relpath(path, '/')"),
+            )
+        },
+        "hidden tests of a family, by their name, outside /usr and /proc": """
+            for folder, names, files in os.walk("/"):
+                names[:] = [one for one in names if os.path.join(folder, one) not in ("/usr", "/proc", "/root")]
+                for one in files:
+                    if one.startswith("hidden_") or one.startswith("test_roman"):
+                        escaped(os.path.join(folder, one))
+        """,
         "the marker in any file outside /usr and /proc": """
             for folder, names, files in os.walk("/"):
                 names[:] = [one for one in names if os.path.join(folder, one) not in ("/usr", "/proc", "/root")]
