@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -18,11 +21,16 @@ import pytest
 from driftline.environment import Message
 from driftline.errors import ConfigurationError, TrackingUnavailable
 from driftline.records import EpisodeSeconds, Segment, Trajectory
+from driftline.store import keys
+from driftline.store.files import upload_directory
 from driftline.tracking import metrics, mlflow_run
 from driftline.tracking.client import connect
 from driftline.tracking.sink import MetricsSink
 from driftline.tracking.traces import episode_trace
+from infra.environment import connection
+from infra.layout import Credentials, Layout, Ports, StackState
 from tests.support.mlflow_server import free_port
+from tests.support.seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, Seaweed
 
 PARAMETERS = {"seed": 3, "training": {"learning_rate": 3e-4, "dtype": "float32"}, "engine": {"cpus": [0, 1]}}
 TAGS = {"driftline.code_version": "0.1.0+abc", "driftline.task_set": "tasks-1"}
@@ -196,6 +204,25 @@ def test_a_policy_is_registered_once_by_its_address_in_s3(server: str) -> None:
     version = connect(server).get_model_version("policy", "1")
     assert (version.source, version.run_id, version.description) == (source, first, "# Card")
     assert version.tags == {"success": "0.9"}
+
+
+def test_a_registered_policy_comes_down_as_the_page_says(server: str, seaweed: Seaweed, tmp_path: Path) -> None:
+    """README: `mlflow artifacts download -u models:/NAME/VERSION`, with the variables of `driftline env`."""
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "config.json").write_text("{}")
+    upload_directory(seaweed.store(), keys.final_model_prefix("down"), tmp_path / "made")
+    source = f"s3://{BUCKET}/{keys.final_model_prefix('down')}"
+    run_id = open_run(server, "down")
+    version = mlflow_run.register_policy(server, "down", source=source, run_id=run_id, description="", tags={})
+    ports = Ports(4200, urlsplit(server).port or 0, urlsplit(seaweed.endpoint).port or 0, *range(21800, 21807))
+    variables = connection(
+        Layout.of(tmp_path, tmp_path), StackState(ports, BUCKET), Credentials(ACCESS_KEY, SECRET_KEY)
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "MLFLOW_"))}
+    for number, address in enumerate((f"models:/down/{version}", source.removesuffix("/"))):
+        download = ["artifacts", "download", "-u", address, "-d", str(tmp_path / str(number))]
+        subprocess.run([sys.executable, "-m", "mlflow", *download], env=kept | variables, check=True, timeout=120)
+        assert [path.read_text() for path in (tmp_path / str(number)).rglob("config.json")] == ["{}"]
 
 
 def test_an_episode_is_a_trace_of_the_run_with_its_turns(server: str) -> None:
