@@ -22,6 +22,8 @@ COLUMNS = (
     ("length bias", "length_bias"),
     ("at half", "length_bias_halfway"),
 )
+WITHOUT_A_LEAD = ("a0", "a", "b")
+"""Arms that begin a batch when the trainer asks for it: it waits as long whatever training takes."""
 PIXELS = 110
 BIN_S = 0.05
 
@@ -33,7 +35,9 @@ def summarise(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     bound: Mapping[str, float] = found["bound"]
     bound_s = max(bound["tokens_s"], bound["longest_s"])
     walls = {arm: statistics.median(one["wall_clock_s"] for one in kept) for arm, kept in arms.items() if kept}
-    waits = {arm: statistics.median(one["trainer_wait_s"] for one in kept) for arm, kept in balanced.items() if kept}
+    waited = {arm: arms.get(arm, ()) for arm in WITHOUT_A_LEAD}
+    waited |= {arm: kept for arm, kept in balanced.items() if kept}
+    waits = {arm: statistics.median(one["trainer_wait_s"] for one in kept) for arm, kept in waited.items() if kept}
     rows: list[dict[str, Any]] = []
     for arm, wall_s in walls.items():
         kept = arms[arm]

@@ -120,7 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--traces", nargs="+", default=["published_tail", "pointer_chase"])
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
-    parser.add_argument("--balanced", nargs="*", default=["b", "c", "h", "i"], choices=ARMS)
+    parser.add_argument("--balanced", nargs="*", default=list(ARMS), choices=ARMS, help="arms for the trainer's wait")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--lead-batches", type=int, default=3, help="where the trainer takes no time")
     add_state_option(parser, "rollout-ladder.json")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -134,6 +136,7 @@ def test_the_table_has_ratios_of_medians() -> None:
     assert (rows["i"]["against_a"], rows["i"]["against_b"], rows["i"]["against_bound"]) == (0.25, 0.5, 1.25)
     assert rows["i"]["against_a0"] is None
     assert rows["i"]["trainer_wait_against_b"] == 0.25
+    assert rows["a"]["trainer_wait_s"] == 1.0, "it has no lead: how long training takes makes no difference"
     assert rows["b"]["length_bias"] == -0.01
     assert table([rows["i"]]).splitlines()[2].startswith("| i | 5 | - | 0.25 | 0.5 | 1.25 | 2.5 | 0.25 |")
 
@@ -150,6 +153,22 @@ def test_arms_differ_in_one_technique_and_all_have_the_same_slots() -> None:
     assert ladder_arms.parameters("h", 1).model_dump() == ladder_arms.parameters("d", 1).model_dump() == plain
     everything = ladder_arms.parameters("i", 1)
     assert everything.rollout.episodes_in_flight == plain["rollout"]["episodes_in_flight"]
+
+
+ASKED_OF_EACH = {
+    "wall_clock_s", "against_a", "against_b", "against_bound", "trainer_wait_s", "cache_hit_share", "length_bias"
+}  # fmt: skip
+
+
+def test_the_committed_results_have_the_figures_that_are_asked_of_every_arm() -> None:
+    traces = json.loads(Path("benchmarks/results/rollout-ladder.json").read_text())["traces"]
+    assert {"published_tail", "pointer_chase", "published_tail_0.5", "published_tail_1.3"} == set(traces)
+    for name, found in traces.items():
+        rows = summarise({"balanced": {}} | found)
+        assert {row["arm"] for row in rows} >= {"a", "b", "i"}
+        assert all(set(row) >= ASKED_OF_EACH for row in rows)
+        repeats = {len(row["wall_clock_s"]["all"]) for row in rows}
+        assert min(repeats) >= (3 if "1.3" in name or "0.5" in name else 5)
 
 
 async def test_nothing_is_left_of_an_arm() -> None:
