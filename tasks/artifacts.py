@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -24,6 +24,7 @@ from driftline.records import Head, StepRecord
 from driftline.store.run_store import RunStore
 from driftline.tracking import metrics
 from driftline.tracking.report import Report, rows
+from driftline.tracking.verdict import FEWEST_STEPS, WINDOW_STEPS, judge
 from tasks.processes import head_or_none
 
 logger = logging.getLogger(__name__)
@@ -48,13 +49,15 @@ class Progress:
     line: str
 
 
-def progress(head: Head | None, record: StepRecord | None, steps: int) -> Progress:
-    """The progress of a run, from its head and its last committed step. Pure."""
-    if head is None or record is None:
+def progress(head: Head | None, records: Sequence[StepRecord], steps: int) -> Progress:
+    """The progress of a run, from its head and its last committed steps, in order. Pure."""
+    if head is None or not records:
         return Progress(0.0, "waiting for the first step")
-    shown = [
-        f"{label} {record.metrics[name]:{form}}{unit}" for label, name, form, unit in _SHOWN if name in record.metrics
-    ]
+    figures = records[-1].metrics
+    shown = [f"{label} {figures[name]:{form}}{unit}" for label, name, form, unit in _SHOWN if name in figures]
+    verdict = judge(records, {}) if len(records) >= FEWEST_STEPS else None
+    if verdict is not None:
+        shown.append(f"bound by {verdict.bound}, {verdict.shares[verdict.bound]:.0%}")
     return Progress(min(100.0, 100.0 * head.step / steps), " · ".join([f"step {head.step} of {steps}", *shown]))
 
 
@@ -110,10 +113,10 @@ class ProgressArtifact(_Kept[Progress]):
     def _read(self) -> Progress:
         try:
             head = head_or_none(self._store)
-            record = self._store.read_step(head.record) if head is not None and head.record is not None else None
+            records = self._store.last_steps(WINDOW_STEPS) if head is not None and head.record is not None else []
         except DriftlineError as error:
             return self._shown or Progress(0.0, f"the store does not answer: {error}")
-        return progress(head, record, self._steps)
+        return progress(head, records, self._steps)
 
     async def _show(self, now: Progress) -> None:
         if self._artifact is None:

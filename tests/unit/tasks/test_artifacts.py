@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -11,6 +12,7 @@ from driftline.records import Head, PolicyVersion, StepRecord, StepTimes
 from driftline.store.memory import MemoryStore
 from driftline.store.run_store import RunStore
 from driftline.tracking import metrics
+from driftline.tracking.report import build_report
 from tasks import artifacts
 from tests.support import offset_runs
 
@@ -36,14 +38,31 @@ def head(step: int, key: str | None) -> Head:
 
 
 def test_progress_says_step_and_figures():
-    found = artifacts.progress(head(5, "k"), record(5), steps=20)
+    found = artifacts.progress(head(5, "k"), [record(5)], steps=20)
     assert found.percent == 25.0
     assert found.line == "step 5 of 20 · success 0.62 · batch after 1.50 s · k3 0.012 nats"
 
 
+def test_progress_and_report_say_what_bounds_the_run():
+    times = StepTimes(0.0, 6.0, 6.0, 8.0, 8.0, 10.0)
+    steps = [replace(record(step), times=times, time_to_batch_s={"decode": 6.0}) for step in range(1, 5)]
+    assert "bound" not in artifacts.progress(head(2, "k"), steps[:2], steps=20).line, "too few steps to judge"
+    assert artifacts.progress(head(4, "k"), steps, steps=20).line.endswith(" · bound by engine, 60%")
+    store = RunStore(MemoryStore(), "r1")
+    store.create(offset_runs.description("r1"))
+    key = None
+    for one in steps:
+        key = store.write_step(replace(one, previous=key))
+    store.create_head(head(4, key))
+    page = artifacts.report_markdown(build_report(store.store, "r1", bucket="b"))
+    assert "| bound by | engine: 60% of a step of 10.00 s, most of it decode (6.00 s) |" in page
+    assert "| where a step's time went (mean) | decode 6.00 s, train 2.00 s, weights 2.00 s |" in page
+    assert "| to change it | rollout.cells: " in page
+
+
 @pytest.mark.parametrize("found", [None, head(0, None)])
 def test_progress_before_the_first_step(found: Head | None):
-    assert artifacts.progress(found, None, steps=20) == artifacts.Progress(0.0, "waiting for the first step")
+    assert artifacts.progress(found, [], steps=20) == artifacts.Progress(0.0, "waiting for the first step")
 
 
 class Api:
