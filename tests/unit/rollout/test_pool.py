@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -296,3 +297,28 @@ async def test_those_that_cannot_be_reused_are_closed_each_time() -> None:
         await play_one(pool)
         await play_one(pool)
     assert (family.opened, family.closed) == (2, 2)
+
+
+async def breaks(*_: object) -> Any:
+    raise ValueError("broken")
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [Behaviour(), Behaviour(step=breaks), Behaviour(step=forever), Behaviour(close=breaks), Behaviour(close=forever)],
+)
+async def test_a_place_is_free_again_however_its_episode_ends(
+    behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """trl#6238: places of a pool leak on error."""
+    monkeypatch.setattr("driftline.rollout.pool.CLOSE_DEADLINE_S", 0.1)
+    async with pool_of(OddFamily(behaviour), workers=4) as pool:
+        for _ in range(4):
+            seat = pool.seat("s")
+            assert isinstance(seat.host, EnvironmentThread)
+            assert (seat.host.name, seat.host.environments) == ("environments-1", 1), "of four, the one that is free"
+            environment = seat.environment = pool.make(max_turns=3)
+            with contextlib.suppress(EnvironmentFailed, DeadlineExceeded):
+                await seat.host.call("step", 0.1, lambda: environment.step("x"))  # noqa: B023
+            with contextlib.suppress(EnvironmentFailed, DeadlineExceeded):
+                await pool.leave(seat, ended_by_itself=False)
