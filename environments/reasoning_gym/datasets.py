@@ -11,13 +11,13 @@ VERSION = "0.1.25"
 
 _BY_LEVELS: Mapping[int, str] = {
     0: "acre gsm_symbolic knight_swap list_functions",
-    2: "caesar_cipher survo",
+    2: "caesar_cipher jugs survo",
     3: "bf word_ladder",
     4: (
         "rubiks_cube "
         "ab advanced_geometry arc_1d arc_agi binary_alternation binary_matrix calendar_arithmetic "
         "complex_arithmetic cryptarithm decimal_arithmetic dice fraction_simplification futoshiki game_of_life "
-        "game_of_life_halting gcd graph_color group_anagrams isomorphic_strings jugs kakurasu knights_knaves "
+        "game_of_life_halting gcd graph_color group_anagrams isomorphic_strings kakurasu knights_knaves "
         "largest_island lcm mahjong_puzzle maze needle_haystack number_filtering number_format number_sequence "
         "palindrome_generation palindrome_partitioning path_star polynomial_equations polynomial_multiplication "
         "pool_matrix prime_factorization ransom_note rotten_oranges rush_hour sentence_reordering shortest_path "
@@ -55,6 +55,9 @@ REFUSED: Mapping[str, frozenset[int]] = {
     "survo": frozenset({2, 3}),
 }
 """Levels of the curriculum whose configuration the dataset itself refuses; they are passed over."""
+
+TOO_DEAR: Mapping[str, frozenset[int]] = {"jugs": frozenset({2, 3})}
+"""Levels at which the dataset searches for many seconds a task, or finds none; they are passed over as well."""
 
 LEFT_OUT: Mapping[str, str] = {
     "codeio": "its entries are made by running programs that a language model wrote, outside of any sandbox",

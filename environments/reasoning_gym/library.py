@@ -20,7 +20,7 @@ from typing import Any
 
 from driftline.environment.apart import run_apart
 from driftline.errors import ConfigurationError, EnvironmentFailed
-from environments.reasoning_gym.datasets import APART, DEFAULTS, LEVELS, REFUSED, UNANSWERED, VERSION
+from environments.reasoning_gym.datasets import APART, DEFAULTS, LEVELS, REFUSED, TOO_DEAR, UNANSWERED, VERSION
 
 CHILD = "environments.reasoning_gym.generate_apart"
 CHILD_DEADLINE_S = 900.0
@@ -28,6 +28,8 @@ KEPT = 32
 """Answers of that process."""
 CHUNK = 500
 """Entries of one seed; entry i of a dataset is drawn from its seed plus i."""
+LARGEST_TERM = 1000
+"""Beyond it `number_sequence` finds a sequence uninteresting."""
 FRUITLESS = 200
 """So many entries in a row that are there already, and the dataset has no more."""
 
@@ -47,15 +49,36 @@ def reasoning_gym() -> Any:
         if found != VERSION:
             raise ConfigurationError(f"reasoning-gym is {found}, and other versions make other tasks: {remedy}")
         _do_without("pycosat")
-        return importlib.import_module("reasoning_gym")
+        found = importlib.import_module("reasoning_gym")
     except ImportError as error:
         raise ConfigurationError(f"environments reasoning_gym/... need reasoning-gym ({error}): {remedy}") from None
+    _bound_terms()
+    return found
 
 
 def _do_without(module: str) -> None:
     """Let the package be imported without a module that only a dataset uses which is left out."""
     if module not in sys.modules and importlib.util.find_spec(module) is None:
         sys.modules[module] = ModuleType(module)
+
+
+@cache
+def _bound_terms() -> None:
+    """Have `number_sequence` refuse a term that is too large when it comes up.
+
+    It looks at the terms when it has all of them; a rule that squares several times a term makes numbers of billions
+    of digits until then. What it makes stays the same: an OverflowError has it draw the next rule, as its look does.
+    """
+    rule: Any = importlib.import_module("reasoning_gym.cognition.number_sequences").PatternRule
+    apply = rule.apply
+
+    def bounded(self: Any, sequence: list[int], position: int) -> int:
+        term: int = apply(self, sequence, position)
+        if abs(term) > LARGEST_TERM:
+            raise OverflowError(f"a term of {term.bit_length()} bits")
+        return term
+
+    rule.apply = bounded
 
 
 def entries(dataset: str, *, level: int | None, seed: int, count: int) -> list[Entry]:
@@ -119,7 +142,7 @@ def _dataset(dataset: str, level: int | None, seed: int) -> Any:
     if level is None:
         return library.create_dataset(dataset, seed=seed, size=CHUNK, **DEFAULTS.get(dataset, {}))
     factory: Any = importlib.import_module("reasoning_gym.factory")
-    refused = REFUSED.get(dataset, frozenset())
+    refused = REFUSED.get(dataset, frozenset()) | TOO_DEAR.get(dataset, frozenset())
     curriculum = factory.create_curriculum(dataset)
     level = [one for one in range(level + len(refused) + 1) if one not in refused][level]
     for name, attribute in curriculum.attributes.items():

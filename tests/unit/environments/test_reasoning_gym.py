@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import random
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +20,7 @@ from environments.reasoning_gym.datasets import (
     LEVELS,
     REFUSED,
     STEPPED,
+    TOO_DEAR,
     UNANSWERED,
     VERSION,
 )
@@ -45,11 +47,11 @@ def test_the_table_is_what_the_library_has() -> None:
     assert metadata.version("reasoning-gym") == VERSION
     assert {*LEVELS, *LEFT_OUT} == set(factory.DATASETS)
     assert not set(LEVELS) & set(LEFT_OUT)
-    assert {*APART, *HEAVY, *STEPPED, *DEFAULTS, *UNANSWERED, *REFUSED} <= set(LEVELS)
+    assert {*APART, *HEAVY, *STEPPED, *DEFAULTS, *UNANSWERED, *REFUSED, *TOO_DEAR} <= set(LEVELS)
     for dataset, levels in LEVELS.items():
         attributes = factory.CURRICULA[dataset]().attributes.values() if dataset in factory.CURRICULA else ()
         most = max((len(one.levels) for one in attributes), default=0)
-        assert levels == most - len(REFUSED.get(dataset, ())), dataset
+        assert levels == most - len(REFUSED.get(dataset, ())) - len(TOO_DEAR.get(dataset, ())), dataset
 
 
 def test_the_global_random_state_is_left_alone_whatever_the_hash_seed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +82,38 @@ def test_a_refused_level_is_passed_over() -> None:
     [second] = library.entries("modulo_grid", level=1, seed=1, count=1)
     [third] = library.entries("modulo_grid", level=2, seed=1, count=1)
     assert second["metadata"]["difficulty"] != third["metadata"]["difficulty"]
+
+
+def test_no_term_of_a_sequence_grows_beyond_what_the_library_lets_stand() -> None:
+    """It squared on, to numbers of more digits than there is memory, before it looked at them."""
+    library.reasoning_gym()
+    sequences: Any = importlib.import_module("reasoning_gym.cognition.number_sequences")
+    rule = sequences.PatternRule([sequences.Operation.SQUARE] * 2, [0, 0])
+    with pytest.raises(OverflowError, match="a term of 14 bits"):
+        rule.apply([10], 0)
+    assert rule.apply([5], 0) == 625
+    look = inspect.signature(sequences.PatternGenerator.is_interesting)
+    assert look.parameters["max_value"].default == library.LARGEST_TERM
+    hardest = library.entries("number_sequence", level=3, seed=1, count=50)
+    assert max(abs(term) for entry in hardest for term in entry["metadata"]["sequence"]) <= library.LARGEST_TERM
+
+
+def test_the_sequences_are_those_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small enough to be made without the bound, too."""
+    found = library.entries("number_sequence", level=0, seed=1, count=100)
+    sequences: Any = importlib.import_module("reasoning_gym.cognition.number_sequences")
+    [apply] = [cell.cell_contents for cell in sequences.PatternRule.apply.__closure__]
+    monkeypatch.setattr(sequences.PatternRule, "apply", apply)
+    assert library.entries("number_sequence", level=0, seed=1, count=100) == found
+    assert any(entry["metadata"]["rule"] != "add 2" for entry in found)
+
+
+def test_levels_that_take_a_dataset_too_long_are_passed_over() -> None:
+    jugs = resolve("reasoning_gym/jugs/v1")
+    assert isinstance(jugs, GradedQuestions)
+    assert {len(jugs.generate_level(1, 1, 1)[0].payload["metadata"]["puzzle"]["jug_capacities"])} == {4}
+    with pytest.raises(ConfigurationError, match="jugs has no level 2: 0 to 1"):
+        jugs.generate_level(2, 1, 1)
 
 
 def test_a_question_without_a_worked_answer_is_left_out() -> None:
