@@ -245,14 +245,22 @@ def ill_environments(
 
 
 def to_measure(plan: RefreshPlan, candidates: Candidates) -> list[Task]:
-    """The candidates that probe groups play: as many as may be, levels in turn, so that each is known a little."""
-    by_level: dict[int, list[Task]] = {}
+    """The candidates that probe groups play: as many as may be, so that each environment and level is known a little.
+
+    Environments take turns, and of each its levels.
+    """
+    queues: dict[str, dict[int, list[Task]]] = {}
     for task in candidates.tasks:
-        by_level.setdefault(candidates.levels.get(task.id, -1), []).append(task)
-    queues = [by_level[level] for level in sorted(by_level)]
+        levels = queues.setdefault(task.environment, {})
+        levels.setdefault(candidates.levels.get(task.id, -1), []).append(task)
+    of_environments = [_in_turn([levels[one] for one in sorted(levels)]) for _, levels in sorted(queues.items())]
+    return _in_turn(of_environments)[: plan.options.probe_tasks]
+
+
+def _in_turn(queues: Sequence[Sequence[Task]]) -> list[Task]:
+    """The first of each, then the second of each, and so on."""
     longest = max((len(queue) for queue in queues), default=0)
-    in_turn = [queue[at] for at in range(longest) for queue in queues if at < len(queue)]
-    return in_turn[: plan.options.probe_tasks]
+    return [queue[at] for at in range(longest) for queue in queues if at < len(queue)]
 
 
 def validation_of(windows: Sequence[Proposed]) -> Validation:

@@ -46,7 +46,9 @@ async def publish(
     ill = ill_environments(family, plan, windows)
     before = [task for task in _tasks(parent) if task.environment not in ill]
     rates, levels = _with_notes(parent, measured.rates), _levels(family, parent, candidates)
-    curated = _curated(plan, before, candidates, rates, levels, solving.by_level(measured.rates, levels))
+    curated = _curated(
+        plan, before, candidates, rates, expected_rates([*before, *candidates.tasks], measured.rates, levels)
+    )
     gone = tuple(Change(task.id, QUARANTINED) for task in _tasks(parent) if task.environment in ill)
     curated = replace(curated, went=(*curated.went, *gone))
     held_out = await held_out_tasks(store, family, plan)
@@ -69,6 +71,15 @@ async def publish(
     return Published(plan.task_set, version, tasksets.content_version(held_out), page, statistics)
 
 
+def expected_rates(
+    tasks: Sequence[Task], rates: Mapping[str, SolveRate], levels: Mapping[str, int]
+) -> dict[str, SolveRate]:
+    """Task id -> solve rate of its level in its own environment, where tasks of that were measured."""
+    placed = {task.id: (task.environment, levels[task.id]) for task in tasks if task.id in levels}
+    known = solving.by_level(rates, placed)
+    return {one: known[place] for one, place in placed.items() if place in known}
+
+
 def lineage_of(plan: RefreshPlan, windows: Sequence[Window]) -> dict[str, str]:
     """Where the new tasks of a version come from."""
     seeds = [
@@ -89,10 +100,9 @@ def _curated(
     before: Sequence[Task],
     candidates: Candidates,
     rates: Mapping[str, SolveRate],
-    levels: Mapping[str, int],
-    of_level: Mapping[int, SolveRate],
+    expected: Mapping[str, SolveRate],
 ) -> Curated:
-    """The tasks of the version: `rates` by task, `of_level` by level, where they are known."""
+    """The tasks of the version: `rates` of tasks, `expected` of those like them, where they are known."""
     curated = curating.curate(
         before,
         candidates.tasks,
@@ -100,7 +110,7 @@ def _curated(
         size=plan.size,
         rules=plan.options.rules,
         seed=plan.seed,
-        expected={one: of_level[level] for one, level in levels.items() if level in of_level},
+        expected=expected,
     )
     if not curated.pools and not before and not candidates.tasks:
         raise ConfigurationError(

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
+
+LevelT = TypeVar("LevelT", int, tuple[str, int])
+"""A level of one environment, or an environment and a level of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +29,14 @@ class SolveRate:
         return self.solved / self.attempts if self.attempts else 0.0
 
 
-def by_level(rates: Mapping[str, SolveRate], levels: Mapping[str, int]) -> dict[int, SolveRate]:
+def by_level(rates: Mapping[str, SolveRate], levels: Mapping[str, LevelT]) -> dict[LevelT, SolveRate]:
     """Level -> solve rate over the tasks whose level is known.
 
     Args:
         rates: Task id -> solve rate.
-        levels: Task id -> level.
+        levels: Task id -> level; with its environment, where tasks of several are among them.
     """
-    found: dict[int, SolveRate] = {}
+    found: dict[LevelT, SolveRate] = {}
     for task_id, rate in rates.items():
         if task_id in levels:
             found[levels[task_id]] = found.get(levels[task_id], SolveRate()) + rate
