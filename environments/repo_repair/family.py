@@ -1,8 +1,8 @@
 """The tasks of `repo_repair/v1`: small repositories with one fault each, from a catalogue of validated ones.
 
 A task's payload is its whole state: the files that the policy sees, the hidden tests' digest and names, the number
-of the fault and the version of what makes it (`generator`), and the digest of the sandbox's limits. Which seed drew a
-task changes nothing of it, so its id does not depend on that.
+of the fault and the version of what makes it (`generator`), the version of Python, and the digest of the sandbox's
+limits. Which seed drew a task changes nothing of it, so its id does not depend on that.
 
 The oracle's actions undo the fault by one edit, then submit.
 """

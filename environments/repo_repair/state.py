@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 from driftline.environment import Task
 from driftline.errors import EnvironmentFailed
 from environments.repo_repair.catalogue import Fault, Repository, repositories
 from environments.repo_repair.mutations import GENERATOR
 from environments.repo_repair.scoring import PROFILE
+
+PYTHON = "{}.{}".format(*sys.version_info)
+"""What a lock would pin: repositories need nothing but the standard library."""
 
 
 def task_of(environment: str, fault: Fault) -> Task:
@@ -22,6 +27,7 @@ def task_of(environment: str, fault: Fault) -> Task:
             "pass_to_pass": list(fault.pass_to_pass),
             "seed": fault.number,
             "generator": GENERATOR,
+            "python": PYTHON,
             "sandbox": PROFILE.digest(),
         },
     )
@@ -31,13 +37,18 @@ def repository_of(task: Task) -> Repository:
     """The repository of a task.
 
     Raises:
-        EnvironmentFailed: The task was made of other files or limits than there are here.
+        EnvironmentFailed: The task was made of other files or limits than there are here, or for another Python.
     """
     payload = task.payload
     repository = repositories().get(payload["repository"])
     if repository is None or repository.hidden_digest() != payload["hidden_tests"]:
         raise EnvironmentFailed(
             f"task {task.id} has other hidden tests than this version: generate the task set anew"
+        )
+    if payload.get("python") != PYTHON:
+        raise EnvironmentFailed(
+            f"task {task.id} was made for Python {payload.get('python')}, and this is {PYTHON}: generate the task "
+            "set anew, or use that"
         )
     if payload["sandbox"] != PROFILE.digest():
         raise EnvironmentFailed(f"task {task.id} was made for other sandbox limits: generate the task set anew")

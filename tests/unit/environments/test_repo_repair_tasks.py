@@ -97,7 +97,7 @@ def test_tasks_follow_from_the_seed_and_hash_their_state() -> None:
     assert [task.id for task in tasks] != [task.id for task in family.generate(4, 40)]
     for task in tasks:
         assert task.id == Task.create(family.id, json.loads(json.dumps(task.payload))).id
-        assert set(task.payload) >= {"files", "hidden_tests", "generator", "seed", "sandbox"}
+        assert set(task.payload) >= {"files", "hidden_tests", "generator", "seed", "python", "sandbox"}
     all_of_them = family.generate(1, len(faults()))
     assert len({task.id for task in all_of_them}) == len(faults())
     with pytest.raises(ConfigurationError, match=r"lower environment\.train_tasks"):
@@ -129,7 +129,11 @@ def test_an_edit_reaches_as_far_as_it_must_to_be_unique() -> None:
 
 def test_a_task_of_another_version_is_refused() -> None:
     task = RepoRepair().generate(0, 1)[0]
-    for name, match in (("hidden_tests", "other hidden tests"), ("sandbox", "other sandbox limits")):
+    for name, match in (
+        ("hidden_tests", "other hidden tests"),
+        ("sandbox", "other sandbox limits"),
+        ("python", r"made for Python 0, and this is 3\.\d+: generate"),
+    ):
         other = Task.create(task.environment, {**task.payload, name: "0"})
         with pytest.raises(EnvironmentFailed, match=match):
             repository_of(other)
