@@ -63,7 +63,6 @@ ARMS: Mapping[str, tuple[bool, bool]] = {
     "curated": (True, True),
 }
 """Arm -> whether its task set is refreshed, and whether its tasks are sampled by what is learned from them."""
-GROUPS_A_STEP = 16
 GROUP_SIZE = 8
 TRAIN_TASKS = 1024
 HELD_OUT_TASKS = 256
@@ -79,7 +78,8 @@ class Choice:
     distribution: str
     """`levels`: all levels alike; `generator`: the family's own mixture."""
     learning_rate: float
-    lead_groups: int
+    groups_a_step: int
+    """A batch, and the lead of another."""
     refresh_every: int
     """Steps between two refreshes."""
     probe_tasks: int
@@ -103,8 +103,8 @@ def parameters(arm: str, seed: int, choice: Choice) -> RunParameters:
                 "held_out_tasks": HELD_OUT_TASKS, "follow_task_set": refreshed,
                 "task_sampling": "learnability" if sampled else "pools",
             },
-            "rollout": {"groups_per_step": GROUPS_A_STEP, "group_size": GROUP_SIZE},
-            "overlap": {"lead_groups": choice.lead_groups},
+            "rollout": {"groups_per_step": choice.groups_a_step, "group_size": GROUP_SIZE},
+            "overlap": {"lead_groups": choice.groups_a_step},
             "engine": {"cpus": (ENGINE_CPU,)},
             "training": {"steps": choice.steps, "cpus": (TRAINER_CPU,), "learning_rate": choice.learning_rate},
             "tracking": {"traces_every_steps": 0},
@@ -245,7 +245,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--distribution", choices=("levels", "generator"), default="levels")
     parser.add_argument("--learning-rate", type=float, default=3e-4)
-    parser.add_argument("--lead-groups", type=int, default=GROUPS_A_STEP)
+    parser.add_argument("--groups-a-step", type=int, default=16, help="groups in a batch, and in the lead")
     parser.add_argument("--refresh-every", type=int, default=4, help="steps between two refreshes")
     parser.add_argument("--probe-tasks", type=int, default=16, help="most tasks that probe groups measure a refresh")
     parser.add_argument("--probe-members", type=int, default=4, help="episodes of a probe group")

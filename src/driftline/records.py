@@ -164,9 +164,10 @@ class TaskSampling:
 
     first: int
     weights: Mapping[str, float]
-    """Stratum -> weight of each of its tasks, relative to those of others; above 0."""
+    """Stratum -> what is learned from it by the token, relative to others; above 0. Its share of the version that the
+    run began with comes on top."""
     unseen: float
-    """Weight of tasks whose stratum is not named."""
+    """Weight of a stratum that is not named."""
 
 
 @dataclass(frozen=True, slots=True)

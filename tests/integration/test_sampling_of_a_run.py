@@ -153,6 +153,8 @@ class Live:
     def check_every_group(self, groups: Sequence[Group], records: Sequence[StepRecord]) -> None:
         """Each has played what seed, number, version and the records before it lead to, and says of which stratum."""
         samplings, by_version = self.store.samplings(), dict[str, Any]()
+        first = tasksets.load_set(self.store, NAME, self.run_store.describe().task_set)
+        origin = strata.members(first, partial(level_of, self.family))
         assert len(samplings) == len(records)
         for at, sampling in enumerate(samplings):
             told = curriculum.task_sampling(records[: at + 1], sampling.first, self.params.rollout.group_size)
@@ -171,7 +173,7 @@ class Live:
                 assert group.number < samplings[0].first
                 continue
             index = assignment.stratified_task_index(
-                self.params.seed, group.number, group.task_set, members, sampling
+                self.params.seed, group.number, group.task_set, members, sampling, strata.shares(members, origin)
             )
             assert group.task_id == found.tasks[index].id, group.number
 
@@ -246,8 +248,9 @@ async def test_of_a_mixture_each_level_and_each_environment_without_levels_is_a_
             assert use.stratum.startswith(_environment_of(live, use.task_id))
     weights = live.run_store.read_head()[0].task_sampling[-1].weights
     members = live.params.rollout.group_size
-    assert all(0 < weight <= max(learnability(share / 100, members) for share in range(101))
-               for weight in weights.values())  # fmt: skip
+    lengths = [use.sampled_tokens / use.valid_members for record in records for use in record.groups]
+    most = max(learnability(share / 100, members) for share in range(101)) * max(lengths) / min(lengths)
+    assert all(0 < weight <= most for weight in weights.values())
     assert [record.ledger.imbalance for record in records if record.ledger] == [0] * len(records)
 
 

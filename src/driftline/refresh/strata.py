@@ -7,7 +7,7 @@ version; else all. What the policy's success on some says of the others is what 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 from driftline.environment import Task
 from driftline.store.tasksets import TaskSet
@@ -38,6 +38,25 @@ def members(found: TaskSet, level_of: LevelOf) -> dict[str, tuple[int, ...]]:
     for index, task in enumerate(found.tasks):
         by_stratum.setdefault(stratum_of(task, found, level_of), []).append(index)
     return {stratum: tuple(by_stratum[stratum]) for stratum in sorted(by_stratum)}
+
+
+def shares(wanted: Collection[str], origin: Mapping[str, Collection[int]]) -> dict[str, float]:
+    """Stratum -> its share of the version that a run began with, above 0: what the run is meant to become good at.
+
+    A stratum that the version had not, of an environment whose strata it had not either (its tasks had no pools yet),
+    has the environment's share. A level that it had none of counts as if it had had half a task.
+
+    Args:
+        wanted: Strata of the version in use.
+        origin: Stratum -> tasks of the version that the run began with.
+    """
+    total = sum(len(tasks) for tasks in origin.values())
+    found: dict[str, float] = {}
+    for name in wanted:
+        environment, level = parts(name)
+        tasks = origin.get(name) or (origin.get(environment.rpartition("/")[0]) if level is None else None)
+        found[name] = (len(tasks) if tasks else 0.5) / total
+    return found
 
 
 def of_level(environment: str, level: int) -> str:

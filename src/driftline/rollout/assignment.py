@@ -83,14 +83,19 @@ def sampling_of(task_sampling: Sequence[TaskSampling], group: int) -> TaskSampli
 
 
 def stratified_task_index(
-    seed: int, group: int, task_set: str, strata: Mapping[str, Sequence[int]], sampling: TaskSampling
+    seed: int,
+    group: int,
+    task_set: str,
+    strata: Mapping[str, Sequence[int]],
+    sampling: TaskSampling,
+    shares: Mapping[str, float],
 ) -> int:
     """Index of the task that group number `group` plays where strata are sampled by weights.
 
-    A stratum is drawn in proportion to its weight, one of few tasks less often. Consecutive groups step through the
-    strata by the golden ratio (an additive recurrence of low discrepancy), so that any few of them come close to the
-    shares, whatever the weights before. Within each pass of as many groups as a stratum has tasks, none of them is
-    played twice.
+    A stratum is drawn in proportion to its weight times its share, one of few tasks less often. Consecutive groups
+    step through the strata by the golden ratio (an additive recurrence of low discrepancy), so that any few of them
+    come close to the proportions, whatever the weights before. Within each pass of as many groups as a stratum has
+    tasks, none of them is played twice.
 
     Args:
         seed: Of the run.
@@ -98,10 +103,15 @@ def stratified_task_index(
         task_set: Version.
         strata: Stratum -> indices of its tasks; none is empty.
         sampling: Weights.
+        shares: Stratum -> how much of it the run is about, above 0 (`strata.shares`).
     """
     names = sorted(strata)
-    shares = [sampling.weights.get(name, sampling.unseen) * min(len(strata[name]), ENOUGH_TASKS) for name in names]
-    reached = list(accumulate(shares))
+    reached = list(
+        accumulate(
+            sampling.weights.get(name, sampling.unseen) * shares[name] * min(len(strata[name]), ENOUGH_TASKS)
+            for name in names
+        )
+    )
     place = (_hash("stratum", seed) / 2**SEED_BITS + group * GOLDEN_RATIO) % 1.0
     stratum = names[min(bisect_right(reached, place * reached[-1]), len(names) - 1)]
     return strata[stratum][task_index(seed, group, f"{task_set}/{stratum}", len(strata[stratum]))]

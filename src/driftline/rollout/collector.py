@@ -280,7 +280,7 @@ class Collector:
     async def _claim(self, number: int) -> None:
         head = self._follower.newest
         task_set = assignment.task_set_of(head.task_sets, number)
-        task = await self._tasks.of_group(number, task_set, assignment.sampling_of(head.task_sampling, number))
+        task = await self._tasks.of_group(number, head.task_sets, assignment.sampling_of(head.task_sampling, number))
         asked_at = self._monotonic()
         claim = await self._threads.run(
             self._run_store.claim, number, self._place.name, task.id, task_set, self._rollout.lease_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -77,6 +77,9 @@ class OpenGroup:
         return Group(self.number, self.task.id, self.claim.task_set, trajectories)
 
 
+Pairs = Sequence[tuple[int, str]]
+
+
 class TaskSource:
     """The task sets of a run, each version read once."""
 
@@ -101,13 +104,21 @@ class TaskSource:
         self._by_id: dict[str, dict[str, Task]] = {}
         self._strata: dict[str, dict[str, tuple[int, ...]]] = {}
 
-    async def of_group(self, group: int, task_set: str, sampling: TaskSampling | None = None) -> Task:
-        """The task that a group number plays: by strata, where there is a sampling of them, else by pools."""
+    async def of_group(self, group: int, task_sets: Pairs, sampling: TaskSampling | None = None) -> Task:
+        """The task that a group number plays: by strata, where there is a sampling of them, else by pools.
+
+        Args:
+            group: Group number.
+            task_sets: HEAD's pairs (first group, version).
+            sampling: Weights of the strata. They count times what each had of the first of the versions.
+        """
+        task_set = assignment.task_set_of(task_sets, group)
         found = await self._load(task_set)
         if sampling is not None:
-            if task_set not in self._strata:
-                self._strata[task_set] = strata.members(found, self._level_of)
-            index = assignment.stratified_task_index(self._seed, group, task_set, self._strata[task_set], sampling)
+            of, origin = await self._strata_of(task_set), await self._strata_of(task_sets[0][1])
+            index = assignment.stratified_task_index(
+                self._seed, group, task_set, of, sampling, strata.shares(of, origin)
+            )
         elif found.weights:
             index = assignment.pooled_task_index(self._seed, group, task_set, found.members, found.weights)
         else:
@@ -135,6 +146,11 @@ class TaskSource:
     async def close(self) -> None:
         """Stop loading. Those that wait for it are cancelled."""
         await cancel_and_wait(self._loading.values())
+
+    async def _strata_of(self, task_set: str) -> dict[str, tuple[int, ...]]:
+        if task_set not in self._strata:
+            self._strata[task_set] = strata.members(await self._load(task_set), self._level_of)
+        return self._strata[task_set]
 
     async def _load(self, task_set: str) -> TaskSet:
         if task_set not in self._loading:

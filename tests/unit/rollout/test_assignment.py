@@ -113,6 +113,7 @@ def test_block_counts_add_up_and_leave_no_pool_out(weights: dict[str, float]) ->
 
 STRATA = {"a": [0, 3, 5, 8], "b": [1, 2, 9, 10, 11, 12], "c": [4, 6, 7]}
 SAMPLING = TaskSampling(0, {"a": 0.5, "b": 0.05}, 0.2)
+ALIKE = dict.fromkeys(STRATA, 1.0)
 GOLDEN_STRATIFIED = [12, 8, 4, 5, 5, 7, 3, 8, 3, 8, 7, 0]
 
 
@@ -120,14 +121,16 @@ def test_strata_are_drawn_by_their_weight_times_their_tasks() -> None:
     of_index = {index: stratum for stratum, members in STRATA.items() for index in members}
     for first in (0, 1000, 123_456):
         numbers = range(first, first + 290)
-        drawn = Counter(of_index[assignment.stratified_task_index(3, g, "v", STRATA, SAMPLING)] for g in numbers)
+        drawn = Counter(
+            of_index[assignment.stratified_task_index(3, g, "v", STRATA, SAMPLING, ALIKE)] for g in numbers
+        )
         assert all(abs(drawn[name] - wanted) <= 3 for name, wanted in (("a", 200), ("b", 30), ("c", 60)))
 
 
 def test_stratified_draws_hold_on_every_machine() -> None:
-    drawn = [assignment.stratified_task_index(7, group, "v", STRATA, SAMPLING) for group in range(12)]
+    drawn = [assignment.stratified_task_index(7, group, "v", STRATA, SAMPLING, ALIKE) for group in range(12)]
     assert drawn == GOLDEN_STRATIFIED
-    other = [assignment.stratified_task_index(8, group, "v", STRATA, SAMPLING) for group in range(12)]
+    other = [assignment.stratified_task_index(8, group, "v", STRATA, SAMPLING, ALIKE) for group in range(12)]
     assert other != drawn
 
 
@@ -140,6 +143,7 @@ def test_stratified_draws_hold_on_every_machine() -> None:
 def test_every_group_has_a_task_of_some_stratum(
     seed: int, group: int, weights: dict[str, float], sizes: dict[str, int]
 ) -> None:
+    shares = {name: 0.01 * at for at, name in enumerate(sizes, 1)}
     strata = {name: [100 * at + n for n in range(size)] for at, (name, size) in enumerate(sizes.items())}
-    index = assignment.stratified_task_index(seed, group, "v", strata, TaskSampling(0, weights, 0.5))
+    index = assignment.stratified_task_index(seed, group, "v", strata, TaskSampling(0, weights, 0.5), shares)
     assert any(index in members for members in strata.values())

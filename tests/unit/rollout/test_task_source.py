@@ -31,10 +31,10 @@ async def test_groups_of_a_pooled_version_are_drawn_by_weight_and_those_of_the_o
         store, NAME, tasks, notes=notes, weights={"useful": 0.75, "too_hard": 0.25}, parent=plain
     )
     source, again = (TaskSource(store, NAME, 5, threads, partial(level_of, FAMILY)) for _ in range(2))
-    drawn = [await source.of_group(group, pooled) for group in range(64, 128)]
+    drawn = [await source.of_group(group, ((0, plain), (64, pooled))) for group in range(64, 128)]
     assert Counter(notes[task.id].pool for task in drawn) == {"useful": 48, "too_hard": 16}
-    assert drawn == [await again.of_group(group, pooled) for group in range(64, 128)]
-    assert {(await source.of_group(group, plain)).id for group in range(40)} == {task.id for task in tasks}
+    assert drawn == [await again.of_group(group, ((0, plain), (64, pooled))) for group in range(64, 128)]
+    assert {(await source.of_group(group, ((0, plain),))).id for group in range(40)} == {task.id for task in tasks}
     claim = Claim(70, "c0", 1, drawn[6].id, pooled, 0.0)
     assert await source.of_claim(claim) == drawn[6]
     with pytest.raises(ConfigurationError, match="is not in task set pc"):
@@ -50,7 +50,7 @@ async def test_with_a_sampling_they_are_drawn_by_strata():
     version = tasksets.publish(store, NAME, tasks, held_out=family.generate(9, 4))
     source = TaskSource(store, NAME, 5, threads, partial(level_of, family))
     sampling = TaskSampling(0, {"pointer_chase/v1/level 0": 0.6, "pointer_chase/v1/level 1": 0.2}, 0.1)
-    drawn = [await source.of_group(group, version, sampling) for group in range(200)]
+    drawn = [await source.of_group(group, ((0, version),), sampling) for group in range(200)]
     counts = Counter(family.level_of(task) for task in drawn)
     assert all(abs(counts[level] - 200 * share) <= 3 for level, share in enumerate((0.6, 0.2, 0.1, 0.1)))
     assert {await source.stratum(task, version) for task in drawn} == {
@@ -60,6 +60,31 @@ async def test_with_a_sampling_they_are_drawn_by_strata():
     assert all(len({*played}) == len(played) for played in passes), "a task came again within a pass"
     await source.close()
     threads.close()
+
+
+async def test_a_later_version_is_drawn_from_by_what_the_first_one_had_of_each_stratum():
+    store, threads = MemoryStore(), StoreThreads()
+    family = PointerChase()
+    first = [task for level, count in ((0, 48), (1, 16)) for task in family.generate_level(level, 1, count)]
+    later = [task for level, count in ((0, 16), (1, 48), (2, 48)) for task in family.generate_level(level, 2, count)]
+    versions = [tasksets.publish(store, NAME, tasks, held_out=family.generate(9, 4)) for tasks in (first, later)]
+    source = TaskSource(store, NAME, 5, threads, partial(level_of, family))
+    pairs, alike = ((0, versions[0]), (10, versions[1])), TaskSampling(0, {}, 0.3)
+    drawn = [await source.of_group(group, pairs, alike) for group in range(10, 410)]
+    counts = Counter(family.level_of(task) for task in drawn)
+    assert counts[0] == pytest.approx(300, abs=6)
+    assert counts[1] == pytest.approx(100, abs=6)
+    assert counts[2] == pytest.approx(400 * 0.5 / 64, abs=3), "of a level that was not there, few"
+    await source.close()
+    threads.close()
+
+
+def test_shares_are_those_of_the_first_version_and_pools_have_their_environments():
+    origin = {"a/v1/level 0": range(6), "a/v1/level 3": range(2), "b/v1": range(8)}
+    wanted = ["a/v1/level 0", "a/v1/level 1", "b/v1", "b/v1/useful", "c/v1"]
+    assert strata.shares(wanted, origin) == {
+        "a/v1/level 0": 6 / 16, "a/v1/level 1": 0.5 / 16, "b/v1": 0.5, "b/v1/useful": 0.5, "c/v1": 0.5 / 16,
+    }  # fmt: skip
 
 
 def test_a_stratum_is_the_noted_level_or_the_level_the_family_knows_or_the_pool_or_the_environment():

@@ -33,6 +33,26 @@ def test_strata_that_are_solved_at_times_outweigh_the_others_and_what_was_not_se
     assert easy < hard < edge / 3
 
 
+def test_what_is_learned_counts_by_the_token():
+    short, long = (replace(use(n), stratum=name, success_mean=0.5) for n, name in enumerate(("short", "long")))
+    uses = [
+        replace(short, sampled_tokens=10 * short.valid_members),
+        replace(long, sampled_tokens=40 * long.valid_members),
+    ]
+    seen = step_record(1, previous_commit=0, batch_ready=1, train=(1, 2), committed=3, uses=uses)
+    weights = curriculum.task_sampling([seen], first=0, members=8).weights
+    assert weights["short"] == pytest.approx(learnability(0.5) * 25 / 10, rel=1e-4)
+    assert weights["long"] == pytest.approx(learnability(0.5) * 25 / 40, rel=1e-4)
+
+
+def test_a_level_that_was_not_played_is_as_long_as_the_nearest_one_that_was():
+    played = {"a/v1/level 1": (10.0, 100.0), "a/v1/level 4": (10.0, 700.0), "b/v1": (20.0, 800.0), "c/v1": (0.0, 0.0)}
+    wanted = [*(f"a/v1/level {level}" for level in range(6)), "b/v1", "c/v1", "c/v1/level 2"]
+    found = curriculum.relative_lengths(wanted, played)
+    assert [found[name] for name in wanted] == pytest.approx([0.25, 0.25, 0.25, 1.75, 1.75, 1.75, 1.0, 1.0, 1.0])
+    assert curriculum.relative_lengths(["a"], {}) == {"a": 1.0}
+
+
 def test_what_was_seen_long_ago_counts_less():
     seen = [record(1, hard=0.0), *(record(step, edge=0.5) for step in range(2, 40))]
     soon, later, late = (
