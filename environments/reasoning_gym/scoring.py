@@ -66,13 +66,15 @@ def _tuples(value: Any) -> Any:
 
 OWN: Mapping[str, Callable[[str, Entry], bool]] = {
     "binary_matrix": _same_text,
+    "game_of_life_halting": _same_text,
     "spiral_matrix": _same_text,
     "string_insertion": _same_text,
     "n_queens": _queens,
     "countdown": lambda answer, entry: _uses(answer, entry["metadata"]["numbers"], entry["metadata"]["target"]),
     "puzzle24": lambda answer, entry: _uses(answer, entry["metadata"]["numbers"], 24),
 }
-"""The first four would run an answer; the last two as well, and the 24 puzzle would take any four numbers."""
+"""Matrices, queens and `string_insertion` would run an answer; the last two as well, and the 24 puzzle would take any
+four numbers. `game_of_life_halting` would take any answer: there the text `False` is true, as every other is."""
 
 GUARDS: Mapping[str, Callable[[str], bool]] = {
     "polynomial_multiplication": harmless,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from driftline.environment import GradedFamily, Task, TaskFamily, shared, tasks_for
+from driftline.errors import ConfigurationError
 from driftline.refresh import learnability
 from driftline.refresh.solving import SolveRate
 
@@ -64,15 +65,23 @@ def window_seed(environment: str, seed: int, level: int | None, number: int) -> 
 
 
 def propose(family: TaskFamily, window: Window, asked_by: str = ASKED_BY) -> list[Task]:
-    """What the family generates in a window.
+    """What the family generates in a window; of a level that has not so many, the half, a quarter, and so on.
 
     Raises:
-        ConfigurationError: It has not so many; the message names the parameter, `asked_by`.
+        ConfigurationError: It has not so many without levels, the message names the parameter, `asked_by`; or there
+            is no such level.
     """
     if window.level is None:
         return tasks_for(asked_by, family, window.seed, window.count)
     assert graded(family), f"{family.id} has no levels"
-    return family.generate_level(window.level, window.seed, window.count)
+    count = window.count
+    while True:
+        try:
+            return family.generate_level(window.level, window.seed, count)
+        except ConfigurationError:
+            if count == 1:
+                raise
+            count //= 2
 
 
 def spread(count: int, levels: int, rates: Mapping[int, SolveRate]) -> dict[int, int]:

@@ -142,6 +142,15 @@ async def test_the_whole_answer_is_right_and_what_contains_it_is_not() -> None:
         assert (result.reward, result.terminated, result.success) == (float(success), True, success), text
 
 
+async def test_a_yes_is_not_a_no() -> None:
+    """The library takes either, and anything else: `bool("False")` is true."""
+    task = one("game_of_life_halting")
+    right = task.payload["answer"]
+    for text in ("True", "False", "perhaps"):
+        assert library.scorer("game_of_life_halting").score_answer(text, dict(task.payload)) == 1.0
+        assert (await reply(task, f"<answer>{text}</answer>")).success is (text == right)
+
+
 async def test_whether_there_was_an_answer_is_told() -> None:
     task = one("gcd")
     assert (await reply(task, "no idea")).info == {"answered": False}

@@ -6,6 +6,7 @@ from itertools import chain
 
 import pytest
 
+from driftline.environment import Task
 from driftline.errors import ConfigurationError
 from driftline.refresh import proposing
 from driftline.refresh.proposing import Window
@@ -32,6 +33,20 @@ def test_windows_by_level_propose_tasks_of_that_level() -> None:
     tasks = list(chain.from_iterable(proposing.propose(FAMILY, window) for window in found))
     assert [FAMILY.level_of(task) for task in tasks] == [0] * 5 + [3] * 30
     assert len({task.id for task in tasks}) == 35
+
+
+def test_a_level_gives_what_it_has_and_one_that_is_not_there_is_refused() -> None:
+    """Of `propositional_logic`, level 0 has four tasks."""
+
+    class Few(PointerChase):
+        def generate_level(self, level: int, seed: int, count: int) -> list[Task]:
+            if level == 0 and count > 4:
+                raise ConfigurationError(f"level 0 has 4 tasks, not {count}")
+            return super().generate_level(level, seed, count)
+
+    assert [len(proposing.propose(Few(), Window(FAMILY.id, 5, 50, level))) for level in (0, 1)] == [3, 50]
+    with pytest.raises(ConfigurationError, match="no level 16"):
+        proposing.propose(Few(), Window(FAMILY.id, 5, 50, 16))
 
 
 def test_a_window_is_a_pure_function() -> None:
