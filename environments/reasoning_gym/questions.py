@@ -121,6 +121,5 @@ EXAMPLES: Mapping[str, Callable[[Mapping[str, Any]], str | None]] = {
     "graph_color": lambda entry: json.dumps(entry["metadata"]["possible_answer"]),
     "rubiks_cube": lambda entry: entry["metadata"]["example_correct_answer"],
     "rush_hour": lambda entry: " ".join(RushHour().solution(entry)),
-    "propositional_logic": lambda entry: entry["metadata"]["example_answer"],
 }
 """Datasets whose entries have several answers, and none under `answer`."""

@@ -22,6 +22,8 @@ def test_a_result_unpacks_as_gymnasium_s_does() -> None:
     [
         (float("nan"), {}, "must be finite"),
         (1.0, {"a": 0.4, "b": 0.5}, r"sum to 0\.9, and the reward is 1: return their sum \(a, b\)"),
+        (1.0, {"a": 0.5, "b": 0.50001}, r"sum to 1\.00001, and the reward is 1"),
+        (1000.0, {"a": 1000.01}, r"sum to 1000\.01, and the reward is 1000"),
         (None, {"a": 0.0}, "parts of a reward, and no reward"),
         (1.0, {"a": float("nan")}, "must be finite"),
     ],

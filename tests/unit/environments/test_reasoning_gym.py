@@ -142,6 +142,14 @@ async def test_the_whole_answer_is_right_and_what_contains_it_is_not() -> None:
         assert (result.reward, result.terminated, result.success) == (float(success), True, success), text
 
 
+def test_a_dataset_whose_tasks_have_one_answer_in_common_is_left_out() -> None:
+    found = library.reasoning_gym().create_dataset("propositional_logic", seed=1, size=40)
+    assert sum(found.score_answer("(P ∨ Q)", entry) == 1.0 for entry in found) > 0.7 * 40
+    assert "propositional_logic" not in LEVELS
+    with pytest.raises(ConfigurationError, match="no environment 'reasoning_gym/propositional_logic/v1'"):
+        resolve("reasoning_gym/propositional_logic/v1")
+
+
 async def test_a_yes_is_not_a_no() -> None:
     """The library takes either, and anything else: `bool("False")` is true."""
     task = one("game_of_life_halting")

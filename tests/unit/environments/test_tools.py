@@ -125,6 +125,10 @@ async def test_what_is_wrong_with_a_call_is_observed(tools: Toolbox, turn: str, 
     assert message.content.startswith(observed)
 
 
+async def test_so_many_calls_are_carried_out_in_one_turn(tools: Toolbox) -> None:
+    assert [told.content for told in await tools.answer(call("names") * MOST_CALLS)] == ['["a.txt"]'] * MOST_CALLS
+
+
 async def test_no_call_after_the_end_is_carried_out(tools: Toolbox) -> None:
     turn = call("read", path="a.txt", first_line=3) + call("broken", title="x") + call("names")
     ends = iter([False, True, True])

@@ -36,7 +36,7 @@ def test_windows_by_level_propose_tasks_of_that_level() -> None:
 
 
 def test_a_level_gives_what_it_has_and_one_that_is_not_there_is_refused() -> None:
-    """Of `propositional_logic`, level 0 has four tasks."""
+    """Of `reasoning_gym/game_of_life_halting/v1`, level 3 has about five tasks."""
 
     class Few(PointerChase):
         def generate_level(self, level: int, seed: int, count: int) -> list[Task]:
