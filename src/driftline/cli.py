@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,19 +16,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from driftline import __version__, cli_environments, cli_trajectories
+from driftline import __version__, cli_environments, cli_run, cli_trajectories
 from driftline.cli_reach import adopt, layout_here, reach_store, run_store_of, short
-from driftline.cli_shared import complaints, console, known_errors
-from driftline.errors import StackError, StoreError
+from driftline.cli_report import print_report
+from driftline.cli_shared import AutoPorts, StartDeadline, complaints, console, known_errors
+from driftline.errors import StackError
 from driftline.params import settings
 
 if TYPE_CHECKING:
     from infra.health import PartStatus
-    from infra.layout import Layout
-
-DEMO_DEPLOYMENT = "post-training/local"
-DEMO_DEADLINE_S = 3600
-REPORT_PATIENCE_S = 10.0
 
 app = typer.Typer(
     name="driftline",
@@ -70,8 +64,6 @@ def main() -> None:
 PrefectPort = Annotated[int | None, typer.Option(help="Port of the Prefect page and API.", min=1, max=65535)]
 MlflowPort = Annotated[int | None, typer.Option(help="Port of the MLflow page.", min=1, max=65535)]
 S3Port = Annotated[int | None, typer.Option(help="Port of the S3 endpoint.", min=1, max=65535)]
-AutoPorts = Annotated[bool, typer.Option("--auto-ports", help="Take the next free port where one is taken.")]
-StartDeadline = Annotated[float, typer.Option(help="Seconds after which a part that is not ready counts as failed.")]
 
 
 @app.command()
@@ -172,7 +164,7 @@ def report(
     """Print what a run reached and how its time was spent, from S3 alone."""
     layout = layout_here()
     reach_store(layout)
-    _report(layout, run, json_path)
+    print_report(layout, run, json_path)
 
 
 @app.command()
@@ -263,70 +255,8 @@ def export_trace(
     console.print(f"SHA-256 {digest}")
 
 
-@app.command()
-@known_errors
-def demo(
-    auto_ports: AutoPorts = False,
-    start_deadline: StartDeadline = 300.0,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
-) -> None:
-    """Bring the stack up, run the `post-training/local` deployment to its end, and print the report."""
-    layout = layout_here()
-    from infra import follow, stack
-
-    began = time.monotonic()
-    options = stack.StartOptions(auto_ports=auto_ports, start_deadline_s=start_deadline)
-    state = stack.up(layout, settings(), options, console.print)
-    adopt(layout)
-    console.print(f"\nrunning {DEMO_DEPLOYMENT}; see it at {state.ports.prefect_page}/runs\n")
-    try:
-        follow.run_deployment(
-            state, DEMO_DEPLOYMENT, console.print, deadline_s=DEMO_DEADLINE_S, progress=_progress_of_next_run()
-        )
-    except StackError as error:
-        raise StackError(
-            f"{error}; see {state.ports.prefect_page}/runs and {short(layout.logs)} (the stack is still up)"
-        ) from error
-    console.print()
-    _report(layout, "latest", json_path)
-    seconds = time.monotonic() - began
-    console.print(f"\n{seconds:.0f} s altogether. The stack stays up; stop it with  .venv/bin/driftline down")
-
-
-def _progress_of_next_run() -> Callable[[], str | None]:
-    """Says how far the run is that begins after this call; None before it has begun."""
-    from driftline.store.client import open_store
-    from driftline.store.run_store import RunStore, list_runs
-
-    store = open_store(settings(), patience_s=REPORT_PATIENCE_S)
-    before = set(list_runs(store))
-
-    def progress() -> str | None:
-        try:
-            new = [run for run in list_runs(store) if run not in before]
-            if not new:
-                return None
-            run_store = RunStore(store, new[0])
-            head, _ = run_store.read_head()
-            return f"step {head.step} of {run_store.describe().parameters['training']['steps']}"
-        except StoreError:
-            return None  # It is told of again at the next look.
-
-    return progress
-
-
-def _report(layout: Layout, run: str, json_path: Path | None) -> None:
-    from driftline.store.client import open_store
-    from driftline.tracking.report import build_report, table, to_json
-    from infra.layout import read_state
-
-    state = read_state(layout)
-    pages = {"Prefect": state.ports.prefect_page, "MLflow": state.ports.mlflow_url} if state else {}
-    store = open_store(settings(), patience_s=REPORT_PATIENCE_S)
-    found = build_report(store, run, bucket=settings().bucket, pages=pages)
-    console.print(table(found))
-    if json_path is not None:
-        json_path.write_text(to_json(found))
+app.command()(cli_run.run)
+app.command()(cli_run.demo)
 
 
 def _status_table(rows: list[PartStatus]) -> Table:

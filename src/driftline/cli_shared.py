@@ -1,10 +1,10 @@
-"""What all commands share: where they print, and how a known error ends them."""
+"""What commands share: where they print, how a known error ends them, and options of more than one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec
+from typing import Annotated, ParamSpec
 
 import typer
 from rich.console import Console
@@ -12,6 +12,8 @@ from rich.console import Console
 from driftline.errors import ConfigurationError, DriftlineError
 
 P = ParamSpec("P")
+AutoPorts = Annotated[bool, typer.Option("--auto-ports", help="Take the next free port where one is taken.")]
+StartDeadline = Annotated[float, typer.Option(help="Seconds after which a part that is not ready counts as failed.")]
 
 console = Console(soft_wrap=True, highlight=False)
 complaints = Console(stderr=True, soft_wrap=True, highlight=False)

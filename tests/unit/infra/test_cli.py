@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 import driftline
 from driftline import cli, cli_reach, params
 from driftline.errors import ConfigurationError, StackError
-from infra import follow, health, stack
+from infra import health, stack
 from infra.layout import Layout, Ports, StackState, credentials, write_state
 from tests.support.mlflow_server import free_port
 
@@ -142,42 +142,12 @@ def test_env_prints_the_export_lines(run: Run, started: Layout) -> None:
     assert run("env").stdout == "export A=1\n"
 
 
-def test_the_demonstration_fails_when_its_run_does(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def run_deployment(state: StackState, deployment: str, *rest: object, **options: object) -> None:
-        asked.append(deployment)
-        raise StackError(f"{deployment} did not complete")
-
-    monkeypatch.setattr(stack, "up", lambda *arguments: STATE)
-    monkeypatch.setattr(follow, "run_deployment", run_deployment)
-    monkeypatch.setattr(cli, "_progress_of_next_run", lambda: lambda: None)
-    monkeypatch.setattr(cli, "_report", fails_with(AssertionError("no report of a failed run")))
-    result = run("demo")
-    assert result.exit_code == 1
-    assert "post-training/local did not complete" in result.stderr
-    assert "the stack is still up" in result.stderr
-    assert asked == ["post-training/local"]
-
-
-def test_the_demonstration_ends_with_the_report(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    reported: list[object] = []
-    monkeypatch.setattr(stack, "up", lambda *arguments: STATE)
-    monkeypatch.setattr(follow, "run_deployment", lambda *arguments, **options: None)
-    monkeypatch.setattr(cli, "_progress_of_next_run", lambda: lambda: None)
-    monkeypatch.setattr(cli, "_report", lambda layout, name, path: reported.append((name, path)))
-    result = run("demo", "--json", "figures.json")
-    assert result.exit_code == 0
-    assert reported == [("latest", Path("figures.json"))]
-    assert "driftline down" in result.stdout
-
-
 def test_the_local_stack_is_used_unless_another_store_is_named(
     run: Run, started: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adopted: list[dict[str, str]] = []
     monkeypatch.setattr(cli_reach, "adopt_environment", adopted.append)
-    monkeypatch.setattr(cli, "_report", lambda layout, name, path: None)
+    monkeypatch.setattr(cli, "print_report", lambda layout, name, path: None)
     assert run("report").exit_code == 0
     assert adopted[0]["DRIFTLINE_S3_ENDPOINT"] == "http://127.0.0.1:8333"
     monkeypatch.setenv("DRIFTLINE_S3_ENDPOINT", "https://elsewhere")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -38,20 +39,28 @@ class Server:
         """The answer to a request; None refuses it as busy."""
         if path == "/api/deployments/name/post-training/local":
             return {"id": "d1"}
+        if path == "/api/deployments/filter":
+            assert document["flows"] == {"name": {"any_": ["post-training"]}}
+            return [{"name": "local", "parameters": None}, {"name": "gpu", "parameters": {"params": {"seed": 1}}}]
         if path == "/api/deployments/d1/create_flow_run":
             self.made.append(document)
             self.refusals -= 1
-            return None if self.refusals >= 0 else {"id": "r1", "name": "brave-otter"}
-        if path == "/api/flow_runs/r1":
+            return None if self.refusals >= 0 else MADE
+        if path == "/api/flow_runs/r1b2c3d4e5":
             self._look = min(self._look + 1, len(self.looks) - 1)
             kind = self.looks[self._look][0]
             state = {"message": "out of road"}
-            return {"name": "brave-otter", "state_type": kind, "state_name": kind.title(), "state": state}
+            return {
+                "name": "brave-otter",
+                "state_type": kind,
+                "state_name": NAMES.get(kind, kind.title()),
+                "state": state,
+            }
         if path == "/api/flow_runs/filter":
-            assert document["flow_runs"] == {"parent_flow_run_id": {"any_": ["r1"]}}
+            assert document["flow_runs"] == {"parent_flow_run_id": {"any_": ["r1b2c3d4e5"]}}
             return [{"id": f"f{one}", "parent_task_run_id": one, **begun(f"cell of {one}")} for one in self.children]
         assert (method, path) == ("POST", "/api/task_runs/filter")
-        assert document["task_runs"] == {"flow_run_id": {"any_": ["r1"]}}
+        assert document["task_runs"] == {"flow_run_id": {"any_": ["r1b2c3d4e5"]}}
         if self.silences > 0:
             self.silences -= 1
             return None
@@ -60,6 +69,15 @@ class Server:
             *({"id": name, **begun(name)} for name in names),
             {"id": "x", "name": "not begun", "start_time": None},
         ]
+
+
+NAMES = {"SCHEDULED": "AwaitingConcurrencySlot"}
+MADE = {
+    "id": "r1b2c3d4e5",
+    "name": "brave-otter",
+    "expected_start_time": "2026-01-01T02:03:04.500000Z",
+    "parameters": {},
+}
 
 
 def begun(name: str) -> dict[str, Any]:
@@ -73,7 +91,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             answer = json.dumps(found.answer(self.command, self.path, json.loads(body) if body else None)).encode()
             self.send_response(503 if answer == b"null" else 200)
-            if self.path == "/api/flow_runs/r1" and found.breaks > 0:
+            if self.path == "/api/flow_runs/r1b2c3d4e5" and found.breaks > 0:
                 found.breaks -= 1
                 self.send_header("Content-Length", str(len(answer) + 1))
             self.end_headers()
@@ -97,8 +115,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 def _run(server: Server, deadline_s: float = 30.0, progress: Iterator[str | None] | None = None) -> list[str]:
     told: list[str] = []
-    follow.run_deployment(
-        server.state, "post-training/local", told.append, deadline_s=deadline_s,
+    follow.follow(
+        server.state, follow.create(server.state, "post-training/local"), told.append, deadline_s=deadline_s,
         progress=lambda: next(progress, None) if progress is not None else None,
     )  # fmt: skip
     return [line[6:].strip() for line in told]
@@ -113,7 +131,35 @@ def test_each_task_and_each_progress_is_told_once_in_order(server: Server) -> No
         ("COMPLETED", ["base policy", "train", "report"]),
     ]
     told = _run(server, progress=iter([None, None, "step 1 of 2", "step 1 of 2", "step 2 of 2"]))
-    assert told == ["base policy", "train", "step 1 of 2", "report", "step 2 of 2"]
+    assert told == [
+        follow.WAITS["AwaitingConcurrencySlot"],
+        "base policy",
+        "train",
+        "step 1 of 2",
+        "report",
+        "step 2 of 2",
+    ]
+
+
+def test_what_is_made_has_the_parameters_and_the_name_of_its_run(server: Server) -> None:
+    server.looks = [("COMPLETED", [])]
+    made = follow.create(server.state, "post-training/local", {"params": {"seed": 1}})
+    assert made == follow.FlowRun("r1b2c3d4e5", "brave-otter", "post-training/local", "20260101-020304-r1b2c3")
+    assert server.made[0]["parameters"] == {"params": {"seed": 1}}
+
+
+def test_deployments_with_their_parameters(server: Server) -> None:
+    found = follow.deployments_of(server.state, "post-training")
+    assert found == {"local": {}, "gpu": {"params": {"seed": 1}}}
+
+
+def test_a_silence_without_end_is_not_waited_for(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "SILENCE_S", 0.0)
+    monkeypatch.setattr(follow, "SILENCE_LIMIT_S", 0.1)
+    monkeypatch.setattr(web, "RETRY_S", 0.01)
+    server.looks, server.silences = [("RUNNING", [])], 10_000
+    with pytest.raises(StackError, match=r"503.*goes on"):
+        _run(server, deadline_s=math.inf)
 
 
 def test_a_flow_run_is_told_by_its_own_name(server: Server) -> None:
