@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from driftline.errors import ConfigurationError
+from driftline.errors import ConfigurationError, SandboxUnavailable
 from driftline.sandbox import SandboxProfile, container, supervised
 from driftline.sandbox.interpreter import Interpreter, interpreter, supervisor_source
 from driftline.sandbox.supervised import Launch, SupervisedSandbox
@@ -83,6 +83,22 @@ def test_a_cleanup_that_fails_does_not_keep_the_others(caplog: pytest.LogCapture
     supervised._clean_up(launch)  # pyright: ignore[reportPrivateUsage]
     assert (done, launch.cleanups) == (["folder"], [])
     assert "docker rm" in caplog.text
+
+
+LIAR = """
+import os, sys
+os.write(1, (2).to_bytes(4, "big") + int(sys.argv[1]).to_bytes(4, "big") + b"{}")
+sys.stdin.read()
+"""
+
+
+async def test_an_answer_of_more_than_the_limits_allow_is_not_waited_for() -> None:
+    """Whoever got hold of the supervisor writes the lengths."""
+    profile = SandboxProfile()
+    argv = [sys.executable, "-c", LIAR, str(profile.disk_bytes + profile.output_bytes + 1)]
+    launch = Launch(argv=argv, root="/", environment={"PATH": "/usr/bin"})
+    with pytest.raises(SandboxUnavailable, match="answers with more than its limits allow"):
+        await SupervisedSandbox.start(launch, profile, {})
 
 
 async def test_a_start_that_is_cancelled_stays_cancelled_where_the_command_is_missing() -> None:

@@ -62,3 +62,15 @@ def test_an_entry_point_is_found_and_only_loaded_when_it_is_asked_for(monkeypatc
     told = r"'hilo' is registered without a version \(hilo:HiLo \(entry point\)\): .* `\"hilo/v1\" = "
     with pytest.raises(ConfigurationError, match=told):
         resolve("hilo/v1")
+
+
+def test_a_family_of_the_checkout_goes_before_an_installed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Point:
+        name, value = "pointer_chase/v1", "package:Other"
+
+        def load(self) -> object:
+            raise AssertionError("the checkout has it")
+
+    monkeypatch.setattr(registry.metadata, "entry_points", lambda group: [Point()])
+    assert registry.registered()["pointer_chase/v1"].found_in == "environments"
+    assert type(resolve("pointer_chase/v1")).__module__.startswith("environments.")

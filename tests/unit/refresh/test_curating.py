@@ -25,6 +25,8 @@ def tasks(count: int, first: int = 0) -> list[Task]:
     [
         (None, "unmeasured"),
         (SolveRate(3, 3), "unmeasured"),
+        (SolveRate(4, 2), "useful"),
+        (SolveRate(4, 4), None),
         (SolveRate(8, 8), None),
         (SolveRate(8, 7), "too_easy"),
         (SolveRate(10, 8), "useful"),

@@ -58,6 +58,20 @@ def test_a_near_copy_is_dropped_and_a_less_similar_task_stays() -> None:
     assert result.kept == (text_task(*far),)
 
 
+def test_of_several_that_are_alike_the_nearest_is_named_and_of_these_the_first() -> None:
+    words = numbered(62)
+    close = text_task(*words[:56], *numbered(4, seed=1))
+    closer, as_close = (text_task(*words[:60], word) for word in ("other", "another"))
+    for known, nearest in (
+        ([close, closer, as_close], closer),
+        ([as_close, closer, close], as_close),
+        ([closer, close], closer),
+    ):
+        [dropped] = found([text_task(*words)], known).dropped
+        assert dropped.of == nearest.id
+        assert dropped.similarity == pytest.approx(59 / 62)
+
+
 def test_a_task_that_is_exactly_at_the_limit_is_a_near_copy() -> None:
     """0.55 x 100 is above 55 in floating point; one shingle fewer in the index, and nothing is in common."""
     words = numbered(101)

@@ -30,6 +30,7 @@ def test_windows_cover_what_is_asked_for_and_differ() -> None:
 def test_windows_by_level_propose_tasks_of_that_level() -> None:
     found = proposing.windows(FAMILY.id, 7, 0, size=20, levels={0: 5, 3: 30})
     assert [(window.level, window.count) for window in found] == [(0, 5), (3, 20), (3, 10)]
+    assert len({window.seed for window in found}) == 3
     tasks = list(chain.from_iterable(proposing.propose(FAMILY, window) for window in found))
     assert [FAMILY.level_of(task) for task in tasks] == [0] * 5 + [3] * 30
     assert len({task.id for task in tasks}) == 35
