@@ -50,6 +50,13 @@ SYSTEM_PROGRAMS = (
 """Debian's package, any of what shows that it is there (programs, or a library), and what needs it."""
 
 
+WHAT = {
+    "packages": "packages of the lock, some 4 GB: one to two minutes with a fast connection, without another word",
+    "project": "the project itself",
+}
+"""What a step does, for who waits for it."""
+
+
 class SetUpError(Exception):
     """Set-up cannot go on; the message says what to do."""
 
@@ -91,7 +98,7 @@ def set_up(environment: Path, lock: Path) -> None:
         "project": lambda: install_project(environment),
     }
     for step in due:
-        say(f"set-up: {step}")
+        say(f"set-up: {WHAT[step]}")
         actions[step]()
         done[step] = steps[step]
         (environment / STAMP).write_text(json.dumps(done))
