@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -10,8 +11,8 @@ from driftline.environment import StepResult, Task
 from driftline.environment.tools import TOO_LATE
 from driftline.errors import EnvironmentFailed
 from driftline.sandbox import open_sandbox
-from environments.repo_repair import RepoRepair
-from environments.repo_repair.catalogue import Fault, faults, repositories
+from environments.repo_repair import RepoRepair, validation
+from environments.repo_repair.catalogue import Fault, Repository, faults, repositories
 from environments.repo_repair.episode import Episode
 from environments.repo_repair.family import tool_call
 from environments.repo_repair.scoring import PROFILE, score, show_tests, sound
@@ -240,7 +241,25 @@ async def test_a_fault_fails_what_the_catalogue_says(fault: Fault) -> None:
         await sandbox.close()
 
 
+LATE = Repository(
+    "late",
+    module="import time\n\n\ndef total(a, b):\n    time.sleep(0.6)\n    return a + b\n",
+    tests="from late import total\n\n\ndef test_total():\n    assert total(2, 3) == 5\n",
+    hidden="from late import total\n\n\n"
+    "def test_more():\n    assert total(1, 3) == 4\n\n\ndef test_none():\n    assert 1 == 1\n",
+    checks="",
+)
+
+
+async def test_a_busy_machine_has_no_say_in_what_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tests take wall clock, as on such a machine, and hardly any processor time."""
+    monkeypatch.setattr(validation, "PROFILE", replace(PROFILE, wall_s=0.3))
+    found = await validation.all_faults(LATE)
+    assert [(fault.mutation.replacement, fault.fail_to_pass) for fault in found] == [("(a - b)", ("test_more",))]
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize("name", list(repositories()))
 async def test_the_catalogue_is_what_validation_finds(name: str) -> None:
     found = await all_faults(repositories()[name])
