@@ -53,6 +53,7 @@ from driftline.environment.contract import TaskFamily as TaskFamily
 from driftline.environment.contract import as_messages as as_messages
 from driftline.environment.drawing import at_most as at_most
 from driftline.environment.drawing import tasks_for as tasks_for
+from driftline.environment.drawing import tasks_of_level as tasks_of_level
 from driftline.environment.mixture import Mixture as Mixture
 from driftline.environment.mixture import Part as Part
 from driftline.environment.mixture import family_named as family_named

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from driftline.environment import GradedFamily, Task, TaskFamily, shared, tasks_for
+from driftline.environment import GradedFamily, Task, TaskFamily, shared, tasks_for, tasks_of_level
 from driftline.errors import ConfigurationError
 from driftline.refresh import learnability
 from driftline.refresh.solving import SolveRate
@@ -68,8 +68,8 @@ def propose(family: TaskFamily, window: Window, asked_by: str = ASKED_BY) -> lis
     """What the family generates in a window; of a level that has not so many, the half, a quarter, and so on.
 
     Raises:
-        ConfigurationError: It has not so many without levels, the message names the parameter, `asked_by`; or there
-            is no such level.
+        ConfigurationError: It has not so many without levels, or none of the level; the message names the parameter,
+            `asked_by`.
     """
     if window.level is None:
         return tasks_for(asked_by, family, window.seed, window.count)
@@ -77,7 +77,7 @@ def propose(family: TaskFamily, window: Window, asked_by: str = ASKED_BY) -> lis
     count = window.count
     while True:
         try:
-            return family.generate_level(window.level, window.seed, count)
+            return tasks_of_level(asked_by, window.environment, family, window.level, window.seed, count)
         except ConfigurationError:
             if count == 1:
                 raise

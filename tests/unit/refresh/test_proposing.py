@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import chain
 
 import pytest
@@ -53,6 +54,19 @@ def test_a_level_gives_what_it_has_and_one_that_is_not_there_is_refused() -> Non
 def test_a_window_is_a_pure_function() -> None:
     window = Window(FAMILY.id, 5, 50, 2)
     assert proposing.propose(FAMILY, window) == proposing.propose(FAMILY, window)
+
+
+class OutOfTasks(PointerChase):
+    def generate_level(self, level: int, seed: int, count: int) -> list[Task]:
+        return random.Random(seed).sample([], count)
+
+
+def test_what_a_family_raises_at_a_level_names_level_and_parameter() -> None:
+    told = r"^proposals: pointer_chase/v1 does not give 1 distinct task of level 2 \(ValueError: Sample larger"
+    with pytest.raises(ConfigurationError, match=told):
+        proposing.propose(OutOfTasks(), Window(FAMILY.id, 5, 5, 2), "proposals")
+    with pytest.raises(ConfigurationError, match=r"of level 16 \(pointer_chase/v1 has no level 16"):
+        proposing.propose(FAMILY, Window(FAMILY.id, 5, 5, 16), "proposals")
 
 
 def test_families_say_whether_they_have_levels() -> None:
