@@ -17,6 +17,11 @@ from rich.console import Console
 
 RunLogger = Logger | LoggerAdapter[Logger]
 _LEVEL = re.compile(r"\b(ERROR|CRITICAL|WARNING|INFO|DEBUG)\b")
+_STAMP = re.compile(
+    r"^(\([^)]*\) )?"  # vLLM's process
+    r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ |[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d )"
+)
+"""Time and level of a line of `driftline.process.child`, or of vLLM."""
 _LEVELS = {"ERROR": ERROR, "CRITICAL": ERROR, "WARNING": WARNING}
 
 
@@ -29,9 +34,9 @@ def run_logger() -> RunLogger:
 
 
 def forward(logger: RunLogger, line: str) -> None:
-    """Pass a child's log line on, at its own level."""
+    """Pass a child's log line on, at its own level; its time and level go, as the logger writes its own."""
     found = _LEVEL.search(line[:80])
-    logger.log(_LEVELS.get(found.group(1), INFO) if found else INFO, "%s", line)
+    logger.log(_LEVELS.get(found.group(1), INFO) if found else INFO, "%s", _STAMP.sub(r"\1", line, count=1))
 
 
 def announce(event: Mapping[str, Any]) -> None:

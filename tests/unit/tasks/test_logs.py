@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from tasks.logs import forward
 
 ROOT = Path(__file__).resolve().parents[3]
 TALK = """
@@ -38,3 +43,25 @@ def test_a_flow_run_goes_on_when_nobody_reads_its_output(tmp_path: Path):
     finally:
         talking.kill()
         talking.wait()
+
+
+@pytest.mark.parametrize(
+    ("line", "level", "said"),
+    [
+        ("2026-11-30 19:53:01,708 INFO driftline.training.loop: step 1", "INFO", "driftline.training.loop: step 1"),
+        (
+            "(EngineCore pid=8369) WARNING 11-30 19:58:20 [cpu_worker.py:114] no tcmalloc",
+            "WARNING",
+            "(EngineCore pid=8369) [cpu_worker.py:114] no tcmalloc",
+        ),
+        ("ERROR 11-30 19:58:20 [core.py:1] out of memory", "ERROR", "[core.py:1] out of memory"),
+        ("a print at 2026-11-30 19:53:01,708 INFO of it", "INFO", "a print at 2026-11-30 19:53:01,708 INFO of it"),
+        ("stray words", "INFO", "stray words"),
+    ],
+)
+def test_a_line_of_a_child_has_the_loggers_time_alone(
+    line: str, level: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        forward(logging.getLogger("child"), line)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [(level, said)]
