@@ -14,7 +14,7 @@ import typer
 from driftline.cli_reach import adopt, layout_here, short
 from driftline.cli_report import REPORT_PATIENCE_S, print_report
 from driftline.cli_shared import AutoPorts, StartDeadline, console, known_errors
-from driftline.errors import ConfigurationError, StackError, StoreError
+from driftline.errors import ConfigurationError, ObjectMissing, StackError, StoreError
 from driftline.params import settings
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 FLOW = "post-training"
 DEMO_DEPLOYMENT = "post-training/local"
 DEMO_DEADLINE_S = 3600
+PREPARING = "task set and base policy come first; making a base policy (a warm start) takes a minute or more, once"
+STARTING = ": engine and trainer start, which takes a minute or more"
 INTERRUPTED = 130
 """Exit code of a program that Ctrl-C has ended."""
 
@@ -105,7 +107,7 @@ def demo(
 
 
 def progress_of(run: str) -> Callable[[], str | None]:
-    """Says how far a run is; None before it has begun."""
+    """Says how far a run is; None where the store does not answer."""
     from driftline.store.client import open_store
     from driftline.store.run_store import RunStore
 
@@ -114,9 +116,12 @@ def progress_of(run: str) -> Callable[[], str | None]:
     def progress() -> str | None:
         try:
             head, _ = run_store.read_head()
-            return f"step {head.step} of {run_store.describe().parameters['training']['steps']}"
+            steps = run_store.describe().parameters["training"]["steps"]
+        except ObjectMissing:
+            return PREPARING
         except StoreError:
-            return None  # It is not there yet, or is told of again at the next look.
+            return None  # It is told of again at the next look.
+        return f"step {head.step} of {steps}{'' if head.step else STARTING}"
 
     return progress
 

@@ -171,10 +171,12 @@ def test_a_run_that_fails_has_no_report(run: Run, prefect: Prefect) -> None:
 
 
 def test_progress_is_that_of_the_run(run: Run, prefect: Prefect, store: MemoryStore) -> None:
-    assert "progress: None" in run("run").stdout
+    assert f"progress: {cli_run.PREPARING}" in run("run").stdout
     runs = RunStore(store, FLOW_RUN.run)
     runs.create(records.description(FLOW_RUN.run, parameters={"training": {"steps": 9}}))
-    runs.create_head(dataclasses.replace(records.head(), step=3))
+    etag = runs.create_head(records.head())
+    assert f"progress: step 0 of 9{cli_run.STARTING}" in run("run").stdout
+    runs.swap_head(dataclasses.replace(records.head(), step=3), etag)
     assert "progress: step 3 of 9" in run("run").stdout
 
 
