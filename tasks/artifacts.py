@@ -23,7 +23,7 @@ from driftline.offsets.reader import RunReader
 from driftline.records import Head, StepRecord
 from driftline.store.run_store import RunStore
 from driftline.tracking import metrics
-from driftline.tracking.report import Report, rows
+from driftline.tracking.report import WORDS, Report, addresses, rows, state
 from driftline.tracking.verdict import FEWEST_STEPS, WINDOW_STEPS, judge
 from tasks.processes import head_or_none
 
@@ -189,10 +189,9 @@ async def show_report(report: Report) -> None:
 
 def report_markdown(report: Report) -> str:
     """The report's table in Markdown."""
-    state = f"{report.state}: {report.reason}" if report.reason else report.state
-    lines = [f"# Run {report.run} ({state})", "", "| | |", "|---|---|"]
-    lines += [f"| {name.strip()} | {_cell(value)} |" for name, value in rows(report)]
-    return "\n".join(lines) + "\n"
+    lines = [f"# Run {report.run} ({state(report)})", "", "| | |", "|---|---|"]
+    lines += [f"| {name.strip()} | {_cell(value)} |" for name, value in (*rows(report), *addresses(report))]
+    return "\n".join([*lines, "", WORDS]) + "\n"
 
 
 def key(kind: str, run: str) -> str:

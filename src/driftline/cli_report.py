@@ -22,13 +22,13 @@ def print_report(layout: Layout, run: str, json_path: Path | None) -> None:
         StoreUnavailable: The store does not answer.
     """
     from driftline.store.client import open_store
-    from driftline.tracking.report import build_report, table, to_json
+    from driftline.tracking.report import build_report, to_json, told
     from infra.layout import read_state
 
     state = read_state(layout)
     pages = {"Prefect": state.ports.prefect_page, "MLflow": state.ports.mlflow_url} if state else {}
     store = open_store(settings(), patience_s=REPORT_PATIENCE_S)
     found = build_report(store, run, bucket=settings().bucket, pages=pages)
-    console.print(table(found))
+    console.print(told(found))
     if json_path is not None:
         json_path.write_text(to_json(found))

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
+from rich.text import Text
 
 from driftline.errors import ConfigurationError, ObjectMissing
 from driftline.params import settings
@@ -34,6 +35,7 @@ from driftline.tracking.summary import Summary, held_out_success, summarize
 LATEST = "latest"
 BASE_VERSION = 0
 WIDTH = 100
+WORDS = "What these words mean (k3, lag, lead, zero variance, probe, ...): docs/metrics.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class Report:
     mlflow_run: str | None
     store: str
     """Where the run's objects lie, as `s3://bucket/runs/<run>/`."""
+    model: str | None = None
+    """Address of the final policy's model directory; None until it is exported."""
     pages: Mapping[str, str] = field(default_factory=dict[str, str])
     environments: Mapping[str, EnvironmentFigures] = field(default_factory=dict[str, EnvironmentFigures])
     ledger: TokenLedger | None = None
@@ -89,6 +93,7 @@ def build_report(
         head = None
     evaluations = tuple(run_store.evaluations())
     records, spans = (run_store.steps() if head else []), run_store.spans()
+    address, model = f"s3://{bucket or settings().bucket}/", keys.final_model_prefix(description.run)
     final = head.version.number if head and head.version and head.version.number > BASE_VERSION else None
     return Report(
         run=description.run,
@@ -102,7 +107,8 @@ def build_report(
         evaluations=evaluations,
         summary=summarize(records, spans, head.given_up if head else ()),
         mlflow_run=description.mlflow_run,
-        store=f"s3://{bucket or settings().bucket}/{keys.run_prefix(description.run)}",
+        store=f"{address}{keys.run_prefix(description.run)}",
+        model=f"{address}{model}" if next(iter(store.list(model)), None) is not None else None,
         pages=dict(pages or {}),
         ledger=records[-1].ledger if records else None,
         imbalances={r.step: r.ledger.imbalance for r in records if r.ledger is not None and r.ledger.imbalance},
@@ -156,6 +162,7 @@ def to_dict(report: Report) -> dict[str, Any]:
         },
         "mlflow_run": report.mlflow_run,
         "store": report.store,
+        "model": report.model,
         "ledger": _ledger(report),
         **steered_to_dict(report.steered),
         "attribution": attributed.to_dict(report.attributed),
@@ -185,15 +192,36 @@ def to_json(report: Report) -> str:
     return json.dumps(to_dict(report), indent=2) + "\n"
 
 
-def table(report: Report) -> Table:
-    """The report as a table for a terminal."""
-    state = report.state + (f": {report.reason}" if report.reason else "")
-    made = Table(title=f"run {report.run} ({state})", title_justify="left", show_header=False, min_width=60)
+def told(report: Report) -> Group:
+    """The report for a terminal: a table, and around it, never wrapped or cut, what is to be copied from it."""
+    made = Table(show_header=False, min_width=60)
     made.add_column("figure", style="bold", no_wrap=True)
     made.add_column("value", overflow="fold")
     for name, value in rows(report):
         made.add_row(name, value)
-    return made
+    found = addresses(report)
+    widest = max(len(name) for name, _ in found)
+    lines = [f"run {report.run} ({state(report)})", *(f"{name:<{widest}}  {value}" for name, value in found)]
+    title, *below = (Text(line, no_wrap=True, overflow="ignore") for line in lines)
+    return Group(title, made, *below, Text(WORDS))
+
+
+def state(report: Report) -> str:
+    """How the run stands, in words. The store calls it finished when its last step is committed."""
+    if report.state == "finished" and report.model is None:
+        return "trained; evaluation and export are still to come"
+    return report.state + (f": {report.reason}" if report.reason else "")
+
+
+def addresses(report: Report) -> list[tuple[str, str]]:
+    """Where to look further: name, and an id or an address."""
+    return [
+        ("task set", report.task_set),
+        ("MLflow run", report.mlflow_run or "-"),
+        ("objects", report.store),
+        *([("trained policy", report.model)] if report.model is not None else []),
+        *report.pages.items(),
+    ]
 
 
 def rows(report: Report) -> list[tuple[str, str]]:
@@ -248,24 +276,20 @@ def rows(report: Report) -> list[tuple[str, str]]:
         ("tokens sampled, and what became of them", _tokens(report)),
         *(("WARNING: nothing was learned", warning) for warning in _lesson_warnings(found)),
         *_bias_rows(report.bias),
-        ("task set", report.task_set),
-        ("MLflow run", report.mlflow_run or "-"),
-        ("objects", report.store),
-        *report.pages.items(),
     ]
 
 
 def render(report: Report) -> str:
-    """The table as plain text."""
+    """The report as plain text."""
     console = Console(file=io.StringIO(), record=True, width=WIDTH)
-    console.print(table(report))
+    console.print(told(report), crop=False)
     return console.export_text()
 
 
 def render_html(report: Report) -> str:
-    """The table as an HTML page."""
+    """The report as an HTML page."""
     console = Console(file=io.StringIO(), record=True, width=WIDTH)
-    console.print(table(report))
+    console.print(told(report), crop=False)
     return console.export_html(inline_styles=True)
 
 

@@ -68,14 +68,88 @@ def check(names: Iterable[str]) -> None:
             raise ConfigurationError(f"no metric is named {name!r}: {hint}")
 
 
+WORDS: tuple[tuple[str, str], ...] = (
+    (
+        "group, member",
+        "`rollout.group_size` episodes of one task; a batch is `rollout.groups_per_step` groups",
+    ),
+    (
+        "version",
+        "of the policy: one set of weights; each optimizer step makes one, and 0 is the base policy",
+    ),
+    (
+        "lag",
+        "versions between the policy that sampled a token and the one that was trained on it",
+    ),
+    (
+        "lead",
+        "groups that generation may start before training has used those before them (`overlap.lead_groups`); "
+        "0 is synchronous",
+    ),
+    (
+        "k3",
+        "how far the policy that sampled is from the one being trained: an estimate of KL(behaviour \\|\\| "
+        "current) in nats a token; 0 for equal policies ([divergence](divergence.md))",
+    ),
+    (
+        "effective sample size",
+        "share of the batch's tokens that its importance weights are worth; 1 for equal policies",
+    ),
+    (
+        "dropped, down-weighted",
+        "what admission does with members that have diverged ([divergence](divergence.md))",
+    ),
+    (
+        "zero variance",
+        "a group whose members all got the same reward: it keeps its place in the batch with weight 0, for "
+        "there is nothing to learn from it",
+    ),
+    (
+        "probe",
+        "tokens that were sampled or scored to measure, and never trained on: those that prove that an engine "
+        "serves a version, and groups that measure tasks for a refresh",
+    ),
+    (
+        "straggler",
+        "a batch waits for its last episodes alone",
+    ),
+    (
+        "time to a trainable batch",
+        "from the commit of a step to the moment when the next batch is whole, by cause along its critical "
+        "path: the parts add up",
+    ),
+    (
+        "overlap efficiency",
+        "the longer of a step's rollout and training, over the step; 1 if the other was hidden wholly",
+    ),
+    (
+        "idle share",
+        "of a pool's time in which it neither generated nor trained",
+    ),
+    (
+        "held-out success",
+        "share of held-out tasks solved, by sampling; the base policy's, then the final one's",
+    ),
+)
+"""Of the report and of the table, and what they mean."""
+
+
 def markdown() -> str:
-    """The table as the Markdown page `docs/metrics.md`."""
+    """The words and the table as the Markdown page `docs/metrics.md`."""
     lines = [
         "# Metrics",
         "",
         "Generated from `driftline.tracking.metrics` by `python -m driftline.tracking.metrics > docs/metrics.md`.",
         "The step axis is the number of the optimizer step; a cell and the evaluation log under the policy version,",
         "which is the number of the step that made it.",
+        "",
+        "## Words",
+        "",
+        "| Word | Meaning |",
+        "|---|---|",
+        *(f"| {word} | {meaning} |" for word, meaning in WORDS),
+        "",
+        "## Names",
         "",
         "| Name | Unit | Meaning | Written by |",
         "|---|---|---|---|",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
+from typing import cast
 
 import pytest
+from rich.console import Console
 
 from driftline.errors import ConfigurationError
 from driftline.records import (
@@ -21,7 +24,7 @@ from driftline.store.memory import MemoryStore
 from driftline.store.run_store import RunStore
 from driftline.tracking import metrics
 from driftline.tracking.model_card import model_card
-from driftline.tracking.report import build_report, render, render_html, rows, to_dict, to_json
+from driftline.tracking.report import build_report, render, render_html, rows, to_dict, to_json, told
 from tests.support.tracking_records import description, span, step_record, use
 
 VERDICT = {
@@ -114,6 +117,7 @@ def test_json_has_the_promised_keys_and_values() -> None:
         "groups": {"trained": 1, "zero_variance": 1, "failed": 2},
         "mlflow_run": "m1",
         "store": "s3://b/runs/r/",
+        "model": None,
         "ledger": {
             "balances": False,
             "generated": 100,
@@ -255,10 +259,33 @@ def test_the_table_shows_the_figures_and_the_given_pages_only() -> None:
     assert lines["where a step's time went (mean)"] == "decode 6.00 s, train 2.00 s, weights 2.00 s"
     assert lines["train pool idle in a step (mean)"] == "decode 6.00 s, weights 2.00 s"
     assert lines["bound by"].startswith("engine: 60% of a step of 10.00 s")
-    assert lines["objects"] == "s3://b/runs/r/"
-    assert lines["MLflow page"] == "http://127.0.0.1:5000/#/x"
+    assert "objects      s3://b/runs/r/\nMLflow page  http://127.0.0.1:5000/#/x\n" in text
+    assert text.splitlines()[-1].endswith("docs/metrics.md")
     assert "http" not in render(build_report(store, "r", bucket="b"))
     assert "0.406 -&gt; 0.906" in render_html(build_report(store, "r", bucket="b"))
+
+
+def test_what_is_to_be_copied_is_never_wrapped_or_cut() -> None:
+    store, run, page = MemoryStore(), "20261130-195055-" + "2861f0" * 20, "http://127.0.0.1:5000/#/" + "x" * 120
+    run_of_one_step(store, run)
+    found = build_report(store, run, bucket="b", pages={"MLflow page": page})
+    for text in (render(found), render_html(found)):
+        assert all(one in text for one in (f"run {run} (", f"s3://b/runs/{run}/", page))
+    narrow = Console(file=io.StringIO(), width=80, soft_wrap=True)
+    narrow.print(told(found))
+    said = cast(io.StringIO, narrow.file).getvalue()
+    assert all(one in said for one in (f"run {run} (", f"s3://b/runs/{run}/\n", page))
+
+
+def test_a_run_is_finished_when_its_policy_is_exported() -> None:
+    store = MemoryStore()
+    run_of_one_step(store)
+    assert "run r (trained; evaluation and export are still to come)" in render(build_report(store, "r"))
+    store.put("runs/r/model/config.json", b"{}")
+    found = build_report(store, "r", bucket="b")
+    assert "run r (finished)\n" in render(found)
+    assert "trained policy  s3://b/runs/r/model/\n" in render(found)
+    assert to_dict(found)["model"] == "s3://b/runs/r/model/"
 
 
 def test_the_model_card_says_what_was_measured_and_what_was_not() -> None:
