@@ -21,11 +21,12 @@ help:
 setup:
 	@$(PYTHON) infra/set_up.py
 
+# Its options by ARGS, such as ARGS=--auto-ports.
 demo: setup
-	@$(BIN)/driftline demo
+	@$(BIN)/driftline demo $(ARGS)
 
 up down status doctor: setup
-	@$(BIN)/driftline $@
+	@$(BIN)/driftline $@ $(ARGS)
 
 test: setup lint type imports
 	$(PYTEST) -m "not slow and not gpu"
