@@ -8,6 +8,7 @@ import threading
 import time
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -143,6 +144,21 @@ class Leaks(PointerChase):
 
     def make(self, *, max_turns: int = 20) -> Any:
         return _Leaks(max_turns)
+
+
+class StartsLate(PointerChase):
+    """Leaves `begun` in the folder that `STARTS_LATE` names, and is not there until `go` is, or 200 s have passed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        if folder := os.environ.get("STARTS_LATE"):
+            (Path(folder) / "begun").touch()
+            until = time.monotonic() + 200.0
+            while not (Path(folder) / "go").exists() and time.monotonic() < until:
+                time.sleep(0.01)
+
+    def make(self, *, max_turns: int = 20) -> Any:
+        return _Plain(max_turns)
 
 
 class TenMegabytes(PointerChase):

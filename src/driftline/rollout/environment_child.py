@@ -3,7 +3,8 @@
     stdin:  {"call": "reset", "max_turns": 20, "environment": ..., "payload": ..., "seed": 0}   one JSON object a line
     stdout: {"messages": [["user", "?ab", null]], ...}  or  {"error": "step raised ValueError: broken"}
 
-A message is its role, its text, and its token ids or null.
+A message is its role, its text, and its token ids or null. The first call is `start`, which is answered by `{}` once
+the family is imported.
 
 One environment at a time: `reset` makes it, `close` closes it, and the process goes on to the next. It ends when its
 standard input does. What else prints goes to standard error.
@@ -50,6 +51,7 @@ class Served:
     async def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Carry out one call; what it raises is the answer, too."""
         calls: dict[str, Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]] = {
+            "start": self._start,
             "reset": self._reset,
             "step": self._step,
             "judge": self._judge,
@@ -59,6 +61,9 @@ class Served:
             return await calls[request["call"]](request)
         except (Exception, SystemExit) as error:  # the policy: whatever an environment raises is told to the cell
             return {"error": f"{request['call']} raised {type(error).__name__}: {error}"[:2000]}
+
+    async def _start(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        return {}
 
     async def _reset(self, request: Mapping[str, Any]) -> dict[str, Any]:
         environment = self._environment = self._family.make(max_turns=request["max_turns"])

@@ -28,7 +28,7 @@ from functools import partial
 from driftline.engine.protocol import Engine, Generation, GenerationRequest
 from driftline.engine.tokens import Renderer
 from driftline.environment import Message, StepResult, Task, TaskFamily
-from driftline.errors import DeadlineExceeded, DriftlineError, EngineDied, EngineError, EnvironmentFailed
+from driftline.errors import DeadlineExceeded, DriftlineError, EngineDied, EnvironmentFailed
 from driftline.params import RunParameters
 from driftline.records import EpisodeSeconds, Trajectory, TrajectoryStatus
 from driftline.rollout import assignment
@@ -38,7 +38,7 @@ from driftline.rollout.guard import EnvironmentGuard
 from driftline.rollout.meters import BusyMeter
 from driftline.rollout.played import PlayedEnvironment
 from driftline.rollout.pool import CHARACTERS_A_TOKEN, EnvironmentPool
-from driftline.rollout.transcript import Transcript
+from driftline.rollout.transcript import Transcript, check_turn
 
 PARTS_OF_A_TURN = 8
 """How often the engine may hand back a turn unfinished."""
@@ -175,7 +175,7 @@ class Episode:
         """Play it to one of its ends. All but cancellation of the task end in a trajectory."""
         started_unix = self._using.clock()
         try:
-            async with asyncio.timeout(self._limits.episode_deadline_s) as self._deadline:
+            async with asyncio.timeout(None) as self._deadline:
                 if self._cancel_reason is None:
                     await self._run()
         except (DriftlineError, TimeoutError) as error:
@@ -188,9 +188,14 @@ class Episode:
             self._end("cancelled", self._cancel_reason)
         return self._trajectory(started_unix)
 
+    def _begin_deadline(self) -> None:
+        """Its time runs from here on, unless it was cancelled before: that has set the deadline to then."""
+        if self._deadline is not None and self._cancel_reason is None:
+            self._deadline.reschedule(asyncio.get_running_loop().time() + self._limits.episode_deadline_s)
+
     async def _run(self) -> None:
         await self._using.slices.turn()
-        prompt = await self._environment.reset()
+        prompt = await self._environment.reset(on_ready=self._begin_deadline)
         self.messages.extend(readable(prompt))
         observed = await self._tokens(prompt, lambda: self._using.renderer.start(prompt))
         self.prompt_tokens = None if observed is None else len(observed)
@@ -251,7 +256,7 @@ class Episode:
             self._transcript.sampled(generation)
             await self._using.slices.turn()
             ids.extend(generation.token_ids)
-            _check_turn(generation, room, stop_ids)
+            check_turn(generation, room, stop_ids)
             if generation.finish_reason != "abort":
                 stopped = prescribed is not None or ids[-1] in stop_ids
                 return self._using.renderer.text(ids), tuple(ids), stopped
@@ -379,18 +384,3 @@ class Episode:
             request_seconds=tuple(self._request_seconds),
             stratum=spec.stratum,
         )
-
-
-def _check_turn(generation: Generation, asked: int, stop_ids: Sequence[int]) -> None:
-    """Refuse a turn that does not end as the engine says: shorter than asked, or longer, or by no stop id.
-
-    Raises:
-        EngineError: It is such a one. A policy whose turns are cut somewhere else would learn from what it never did.
-    """
-    sampled, how = len(generation.token_ids), generation.finish_reason
-    if sampled == 0 and how != "abort":
-        raise EngineError(f"the engine ended a turn by {how}, and sampled no token")
-    if sampled > asked or (how == "length" and sampled != asked):
-        raise EngineError(f"the engine ended a turn by {how} with {sampled} tokens, and {asked} were asked for")
-    if how == "stop" and generation.token_ids[-1] not in stop_ids:
-        raise EngineError(f"the engine ended a turn by stop at token {generation.token_ids[-1]}, which ends none")

@@ -42,12 +42,16 @@ class PlayedEnvironment:
         self._intervals = intervals
         self._seat: Seat | None = None
 
-    async def reset(self) -> tuple[Message, ...]:
+    async def reset(self, *, on_ready: Callable[[], None] = lambda: None) -> tuple[Message, ...]:
         """Begin; returns the prompt.
 
+        Args:
+            on_ready: Called when there is a place where the environment can be made: what it takes from then on, it
+                takes itself.
+
         Raises:
-            EnvironmentFailed: It raised, or returned something else than messages.
-            DeadlineExceeded: It took too long.
+            EnvironmentFailed: It raised, returned something else than messages, or its process did not start.
+            DeadlineExceeded: It took too long, or the start of its process did.
             LimitExceeded: Environments have blocked too many threads.
         """
         spec, limits, pool = self._spec, self._limits, self._pool
@@ -67,6 +71,7 @@ class PlayedEnvironment:
         before = self._clock()
         try:
             await pool.ready(seat, max_turns=limits.max_turns)
+            on_ready()
             return as_messages(await seat.host.call("reset", limits.step_deadline_s, reset), "reset")
         finally:
             self.seconds["resetting"] += _passed(before, self._clock())

@@ -2,7 +2,7 @@
 
 A process plays one environment at a time, and the next when that is closed, so starting one is paid once. A call that
 does not end in time leaves it in an unknown state: it is killed, with all that it has started, and another one takes
-its place. At most `workers` are there; an episode waits for one before its first deadline begins.
+its place. At most `workers` are there; an episode waits for one, and for its start, before its first deadline begins.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from driftline.environment import Message, StepResult, Task
-from driftline.errors import EnvironmentFailed
+from driftline.errors import DeadlineExceeded, EnvironmentFailed
 from driftline.process.groups import descendants
 
 LOG = logging.getLogger(__name__)
@@ -26,6 +26,8 @@ LOG = logging.getLogger(__name__)
 MODULE = "driftline.rollout.environment_child"
 LONGEST_LINE = 64 * 2**20
 """Bytes of one answer."""
+START_DEADLINE_S = 300.0
+"""For the imports of a family, on a machine where many processes start at a time."""
 MOST_LEFT = 32
 """Processes that closed environments may have left in one process; with more it is ended, and they with it."""
 
@@ -110,7 +112,12 @@ class EnvironmentProcesses:
         self._all: set[EnvironmentProcess] = set()
 
     async def take(self) -> EnvironmentProcess:
-        """Wait for a process that is free; start one if none is idle."""
+        """Wait for a process that is free; start one if none is idle, and wait until it has imported its family.
+
+        Raises:
+            EnvironmentFailed: It ended while it started, as where the family cannot be imported.
+            DeadlineExceeded: It was not up within `START_DEADLINE_S`.
+        """
         await self._free.acquire()
         try:
             while self._idle:
@@ -118,11 +125,25 @@ class EnvironmentProcesses:
                 if process.usable:
                     return process
                 await self._discard(process)
-            process = await EnvironmentProcess.start(self._family, self._longest)
+            return await self._started()
         except BaseException:
             self._free.release()
             raise
+
+    async def _started(self) -> EnvironmentProcess:
+        process = await EnvironmentProcess.start(self._family, self._longest)
         self._all.add(process)
+        try:
+            async with asyncio.timeout(START_DEADLINE_S):
+                await process.ask({"call": "start"})
+        except BaseException as error:
+            await self._discard(process)
+            if isinstance(error, TimeoutError):
+                raise DeadlineExceeded(
+                    f"start: the environment's process was not up within {START_DEADLINE_S:g} s: see what "
+                    f"{self._family} does when it is imported"
+                ) from None
+            raise
         return process
 
     async def give_back(self, process: EnvironmentProcess) -> None:

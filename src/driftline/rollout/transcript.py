@@ -63,3 +63,18 @@ class Transcript:
         self.loss_mask.extend([True] * len(generation.token_ids))
         self.logprobs.extend(generation.logprobs)
         self.sampled_tokens += len(generation.token_ids)
+
+
+def check_turn(generation: Generation, asked: int, stop_ids: Sequence[int]) -> None:
+    """Refuse a turn that does not end as the engine says: shorter than asked, or longer, or by no stop id.
+
+    Raises:
+        EngineError: It is such a one. A policy whose turns are cut somewhere else would learn from what it never did.
+    """
+    sampled, how = len(generation.token_ids), generation.finish_reason
+    if sampled == 0 and how != "abort":
+        raise EngineError(f"the engine ended a turn by {how}, and sampled no token")
+    if sampled > asked or (how == "length" and sampled != asked):
+        raise EngineError(f"the engine ended a turn by {how} with {sampled} tokens, and {asked} were asked for")
+    if how == "stop" and generation.token_ids[-1] not in stop_ids:
+        raise EngineError(f"the engine ended a turn by stop at token {generation.token_ids[-1]}, which ends none")

@@ -230,7 +230,11 @@ _CHANGES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("engine.tensor_parallel_size", "more GPUs an engine"),
         ("rollout.max_tokens_per_turn", "lower it, where turns run to it"),
     ),
-    "reset": (_MORE_EPISODES, ("environment.step_deadline_s", "lower it, where a few resets take longest")),
+    "reset": (
+        ("environment.workers", "raise it, where episodes wait for a process (environment.runs_in)"),
+        _MORE_EPISODES,
+        ("environment.step_deadline_s", "lower it, where a few resets take longest"),
+    ),
     "tool": (
         _MORE_EPISODES,
         ("environment.step_deadline_s", "lower it, where a few calls take longest"),

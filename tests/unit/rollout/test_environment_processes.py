@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -17,10 +19,12 @@ from driftline.rollout.environment_child import LOOK_EVERY
 from driftline.rollout.episode import Episode
 from driftline.rollout.guard import EnvironmentGuard
 from driftline.rollout.pool import EnvironmentPool
+from driftline.rollout.processes import START_DEADLINE_S
 from tests.support.environments import Blocks
 from tests.support.rollout import FAMILY, resources, spec, started
 
 SUPPORT = "tests.support.environments"
+DEADLINES_S: dict[str, Any] = {"step_deadline_s": 120.0, "episode_deadline_s": 120.0}
 
 
 @asynccontextmanager
@@ -36,12 +40,26 @@ async def processes(name: str, *, workers: int = 2, **options: Any) -> AsyncIter
 
 
 async def play(pool: EnvironmentPool, task: Task, **limits: Any) -> Any:
-    from dataclasses import replace
-
     engine = await started()
     trajectory = await Episode(spec(task), replace(resources(engine, **limits), pool=pool)).play()
     await engine.close()
     return trajectory
+
+
+def forward(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Put the clock of the event loop forward: every deadline of less that runs now has passed."""
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    monkeypatch.setattr(loop, "time", lambda: now() + seconds)
+
+
+async def starting(pool: EnvironmentPool, gate: Path, monkeypatch: pytest.MonkeyPatch) -> asyncio.Task[Any]:
+    """An episode whose process has begun to start, and goes on when `gate / "go"` is there."""
+    monkeypatch.setenv("STARTS_LATE", str(gate))
+    playing = asyncio.create_task(play(pool, FAMILY.generate(1, 1)[0], **DEADLINES_S))
+    while not (gate / "begun").exists():  # noqa: ASYNC110 (another process)
+        await asyncio.sleep(0.01)
+    return playing
 
 
 async def test_an_episode_is_the_same_as_in_the_loop_and_the_process_plays_the_next() -> None:
@@ -139,6 +157,66 @@ async def test_cancelling_while_waiting_for_a_process_frees_the_place() -> None:
         third = pool.seat("s")
         await pool.ready(third, max_turns=3)
         await pool.leave(third, ended_by_itself=False)
+
+
+async def test_an_episode_that_waits_for_a_process_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """verifiers#1170: one deadline shared by all."""
+    async with processes("pointer_chase/v1", workers=1) as pool:
+        seat = pool.seat("s")
+        await pool.ready(seat, max_turns=3)
+        playing = asyncio.create_task(play(pool, FAMILY.generate(1, 1)[0], **DEADLINES_S))
+        await asyncio.wait([playing], timeout=0.1)
+        forward(monkeypatch, 3600.0)
+        done, _ = await asyncio.wait([playing], timeout=0.1)
+        assert not done
+        await pool.leave(seat, ended_by_itself=False)
+        trajectory = await playing
+        assert (trajectory.status, trajectory.reward) == ("ok", 1.0)
+
+
+async def test_an_episode_whose_process_starts_slowly_is_not_late(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with processes(f"{SUPPORT}:StartsLate", workers=1) as pool:
+        playing = await starting(pool, tmp_path, monkeypatch)
+        forward(monkeypatch, 150.0)
+        done, _ = await asyncio.wait([playing], timeout=0.1)
+        assert not done
+        (tmp_path / "go").touch()
+        trajectory = await playing
+        assert (trajectory.status, trajectory.reward) == ("ok", 1.0)
+
+
+async def test_a_process_that_does_not_come_up_is_killed_and_frees_its_place(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with processes(f"{SUPPORT}:StartsLate", workers=1) as pool:
+        playing = await starting(pool, tmp_path, monkeypatch)
+        forward(monkeypatch, START_DEADLINE_S + 1.0)
+        trajectory = await playing
+        assert (trajectory.status, trajectory.reward) == ("timeout", None)
+        assert "was not up within 300 s" in trajectory.reason
+        (tmp_path / "go").touch()
+        assert (await play(pool, FAMILY.generate(1, 1)[0], **DEADLINES_S)).status == "ok"
+
+
+@pytest.mark.parametrize("freed", [False, True], ids=["that_stays_taken", "that_is_freed_just_then"])
+async def test_an_episode_that_waits_for_a_process_can_be_cancelled(freed: bool) -> None:
+    async with processes("pointer_chase/v1", workers=1) as pool:
+        seat, engine = pool.seat("s"), await started()
+        await pool.ready(seat, max_turns=3)
+        episode = Episode(spec(FAMILY.generate(1, 1)[0]), replace(resources(engine, **DEADLINES_S), pool=pool))
+        playing = asyncio.create_task(episode.play())
+        await asyncio.sleep(0)
+        if freed:
+            await pool.leave(seat, ended_by_itself=False)
+        episode.cancel("it could only arrive too old")
+        assert (await playing).status == "cancelled"
+        if not freed:
+            await pool.leave(seat, ended_by_itself=False)
+        await pool.ready(again := pool.seat("s"), max_turns=3)
+        await pool.leave(again, ended_by_itself=False)
+        await engine.close()
 
 
 def test_a_family_without_a_name_cannot_run_in_processes() -> None:

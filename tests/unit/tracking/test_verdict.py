@@ -51,6 +51,7 @@ def watch(records: list[StepRecord] | None = None, share: float = 0.5) -> StepWa
         ({"queue": 3.0}, "engine", "queue"),
         ({"queue": 3.0, "claim": 2.5}, "store", "claim"),
         ({"decode": 1.0, "tool": 3.0}, "tools", "tool"),
+        ({"decode": 1.0, "reset": 3.0}, "tools", "reset"),
         ({"straggler": 4.0}, "stragglers", "straggler"),
         ({"decode": 1.0, "train": 5.0}, "trainer", "train"),
         ({"admission": 4.0}, "trainer", "admission"),
@@ -97,6 +98,10 @@ def test_what_is_set_already_is_not_advised() -> None:
     assert advised[0] == "scheduling.order: predicted starts the longest first"
     assert changes("straggler", predicted, 4) == advised[1:]
     assert changes("straggler", predicted, 0)[0].startswith("overlap.lead_groups: 0 is synchronous")
+
+
+def test_where_episodes_wait_for_a_process_more_of_them_are_advised() -> None:
+    assert changes("reset", PARAMETERS, 4)[0].startswith("environment.workers: raise it")
 
 
 def test_another_verdict_is_news_once() -> None:
