@@ -126,7 +126,8 @@ def check_sampling(store: RunStore) -> None:
         sampling = assignment.sampling_of(head.task_sampling, group.number)
         assert {member.stratum for member in group.trajectories} == {group.trajectories[0].environment}
         if sampling is not None:
-            index = assignment.stratified_task_index(seed, group.number, version, members, sampling)
+            shares = strata.shares(members, members)
+            index = assignment.stratified_task_index(seed, group.number, version, members, sampling, shares)
             assert group.task_id == found.tasks[index].id
 
 

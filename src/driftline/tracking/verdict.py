@@ -39,6 +39,8 @@ PARTS: Mapping[Bound, tuple[str, ...]] = {
 }
 MARGIN = 0.1
 """Share of the wall clock by which another must lead before it takes the verdict over."""
+WORTH_TELLING = 0.05
+"""Share of the wall clock from which one of the others is named behind the verdict."""
 WINDOW_STEPS = 8
 """Last steps that the verdict of a running run is about."""
 FEWEST_STEPS = 3
@@ -103,6 +105,9 @@ def judge(
         f"{bound}: {shares[bound]:.0%} of a step of {wall_s / len(records):.2f} s, most of it {part} "
         f"({mean[part]:.2f} s)"
     )
+    others = sorted(((share, one) for one, share in shares.items() if one != bound), reverse=True)
+    if told := ", ".join(f"{one} {share:.0%}" for share, one in others if share >= WORTH_TELLING):
+        why += f"; then {told}"
     return Verdict(bound, part, why, changes(part, parameters, records[-1].lead_groups), shares, mean, len(records))
 
 
@@ -119,7 +124,8 @@ def changes(part: str, parameters: Mapping[str, Any], lead_groups: int) -> tuple
         found.append("overlap.lead_groups: 0 is synchronous; with a lead, rollout goes on beside everything else")
     for name, text in _CHANGES[part]:
         section, field = name.split(".")
-        if (set_to := parameters.get(section, {}).get(field)) is None or set_to != _DONE.get(name):
+        set_to = parameters.get(section, {}).get(field)
+        if set_to is None or set_to != _DONE.get(name, _DONE_IN.get((part, name))):
             found.append(f"{name}: {text}")
     return tuple(found)
 
@@ -267,3 +273,5 @@ _DONE: Mapping[str, Any] = {
     "training.dtype": "bfloat16",
 }
 """Values at which a parameter has no more to give."""
+_DONE_IN: Mapping[tuple[str, str], Any] = {(TRAIN, "rollout.cells"): 1}
+"""The same for a parameter that is turned one way for one part, and the other way for others."""

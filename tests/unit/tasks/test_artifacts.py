@@ -55,7 +55,10 @@ def test_progress_and_report_say_what_bounds_the_run():
         key = store.write_step(replace(one, previous=key))
     store.create_head(head(4, key))
     page = artifacts.report_markdown(build_report(store.store, "r1", bucket="b"))
-    assert "| bound by | engine: 60% of a step of 10.00 s, most of it decode (6.00 s) |" in page
+    assert (
+        "| bound by | engine: 60% of a step of 10.00 s, most of it decode (6.00 s); then trainer 20%, store 20% |"
+        in page
+    )
     assert "| where a step's time went (mean) | decode 6.00 s, train 2.00 s, weights 2.00 s |" in page
     assert "| to change it | rollout.cells: " in page
 

@@ -30,7 +30,7 @@ from tests.support.tracking_records import description, span, step_record, use
 VERDICT = {
     "bound": "engine",
     "part": "decode",
-    "why": "engine: 60% of a step of 10.00 s, most of it decode (6.00 s)",
+    "why": "engine: 60% of a step of 10.00 s, most of it decode (6.00 s); then trainer 20%, store 20%",
     "changes": [
         "rollout.cells: more cells share the groups, each with engines of its own",
         "engine.replicas: more engines in a cell (vllm_server)",

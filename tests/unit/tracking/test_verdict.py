@@ -74,7 +74,10 @@ def test_the_figures_behind_it_by_hand() -> None:
         {"engine": 6 / 10, "tools": 1 / 10, "stragglers": 0, "trainer": 2 / 10, "store": 1 / 10}
     )
     assert found.seconds["decode"] == 3
-    assert found.why == "engine: 60% of a step of 5.00 s, most of it decode (3.00 s)"
+    assert (
+        found.why
+        == "engine: 60% of a step of 5.00 s, most of it decode (3.00 s); then trainer 20%, tools 10%, store 10%"
+    )
 
 
 def test_steps_that_took_no_time_are_bound_by_nothing() -> None:
@@ -98,6 +101,13 @@ def test_what_is_set_already_is_not_advised() -> None:
     assert advised[0] == "scheduling.order: predicted starts the longest first"
     assert changes("straggler", predicted, 4) == advised[1:]
     assert changes("straggler", predicted, 0)[0].startswith("overlap.lead_groups: 0 is synchronous")
+
+
+def test_fewer_cells_than_one_are_not_advised_and_more_still_are() -> None:
+    several = RunParameters.model_validate({"rollout": {"cells": 3}}).model_dump(mode="json")
+    assert any(change.startswith("rollout.cells: fewer") for change in changes("train", several, 4))
+    assert not any(change.startswith("rollout.cells") for change in changes("train", PARAMETERS, 4))
+    assert any(change.startswith("rollout.cells: more") for change in changes("decode", PARAMETERS, 4))
 
 
 def test_where_episodes_wait_for_a_process_more_of_them_are_advised() -> None:
