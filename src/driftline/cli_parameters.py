@@ -55,6 +55,20 @@ def merged(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def check_each(values: Mapping[str, Any]) -> None:
+    """See whether every one is a parameter and a value that it can have by itself, whatever the others are.
+
+    Raises:
+        ConfigurationError: As of `check`.
+    """
+    try:
+        RunParameters.model_validate(values)
+    except ValidationError as error:
+        alone = [found for found in error.errors() if found["type"] != "value_error"]
+        if alone:
+            raise ConfigurationError("\n".join(map(_line, alone))) from None
+
+
 def check(values: Mapping[str, Any]) -> RunParameters:
     """The parameters of a run, if it can have them as far as this machine knows.
 
@@ -64,7 +78,7 @@ def check(values: Mapping[str, Any]) -> RunParameters:
     try:
         params = RunParameters.model_validate(values)
     except ValidationError as error:
-        raise ConfigurationError("\n".join(_line(found) for found in error.errors())) from None
+        raise ConfigurationError("\n".join(map(_line, error.errors()))) from None
     try:
         _ = resolve(params.environment.id).stop
     except ConfigurationError as error:

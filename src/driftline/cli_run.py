@@ -52,11 +52,18 @@ def run(
     from driftline import cli_parameters
 
     given = cli_parameters.read(param or [])
+    cli_parameters.check_each(given)
     layout = layout_here()
     state = _running_stack(layout)
-    from infra import follow
+    from infra import follow, web
 
-    known = follow.deployments_of(state, FLOW)
+    try:
+        known = follow.deployments_of(state, FLOW)
+    except web.Unanswered as error:
+        raise StackError(
+            f"Prefect does not answer at {state.ports.prefect_page}: see `.venv/bin/driftline status`, or go on with "
+            f"`.venv/bin/driftline up` if the start was interrupted ({error})"
+        ) from error
     name = deployment.removeprefix(f"{FLOW}/")
     if name not in known:
         raise ConfigurationError(f"--deployment {deployment}: {_hint(name, list(known))}")

@@ -157,7 +157,10 @@ def _by_lag(
     tokens = sum(found.tokens for found in stale.values())
     k3, floor = figures.get("k3_nats", 0.0), figures.get("floor_k3_nats")
     if tokens < limits.fewest_tokens or not _exceeds(pooled(by_lag.values()), limits.budget_k3_nats, limits):
-        return Diagnosis("healthy", f"k3 is {k3:.2e} nats a token, budget {limits.budget_k3_nats:.2e}", figures)
+        budget, error = f"{limits.budget_k3_nats:.2e}", figures.get("k3_error_nats", 0.0)
+        unsure = f"not surely above the budget of {budget}: its standard error is {error:.1e}"
+        within = f"budget {budget}" if k3 <= limits.budget_k3_nats else unsure
+        return Diagnosis("healthy", f"k3 is {k3:.2e} nats a token, {within}", figures)
     known = "not measured" if floor is None else f"{floor:.2e} nats"
     lags = f"{min(stale)} to {max(stale)}" if len(stale) > 1 else f"{min(stale)}"
     return Diagnosis(

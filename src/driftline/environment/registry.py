@@ -6,6 +6,7 @@ import difflib
 import importlib
 import importlib.util
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -30,6 +31,9 @@ VERSION = re.compile(r"/v[1-9][0-9]*$")
 
 MEMBERS = ("id", "alphabet", "stop", "generate", "make", "oracle", "demonstrate")
 """Of a `TaskFamily`."""
+
+MOST_NAMED = 12
+"""Of known ids, one by one, to somebody whose id is not known. Of more, the families are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,13 @@ def _hint(name: str, known: Mapping[str, Registered]) -> str:
             f'as in `"{name}" = "package.module:Class"` (entry points of the group {ENTRY_POINT_GROUP!r})'
         )
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) or 'none'}"
+    if close:
+        return f"did you mean {close[0]!r}?"
+    if len(known) <= MOST_NAMED:
+        return f"known: {', '.join(known) or 'none'}"
+    families = Counter(one.partition("/")[0] for one in known)
+    named = ", ".join(f"{family}/... ({count})" for family, count in families.items())
+    return f"known: {named}; `driftline environments list` names each"
 
 
 def has_local() -> bool:

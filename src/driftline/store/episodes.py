@@ -29,7 +29,8 @@ def groups_of_steps(run_store: RunStore, first: int, last: int) -> list[Group]:
     chosen = [records[step] for step in range(first, last + 1) if step in records]
     if len(chosen) != last - first + 1:
         known = f"it has steps {min(records)} to {max(records)}" if records else "it has committed none yet"
-        raise ConfigurationError(f"run {run_store.run!r} has no steps {first} to {last}: {known}")
+        asked = f"step {first}" if first == last else f"steps {first} to {last}"
+        raise ConfigurationError(f"run {run_store.run!r} has no {asked}: {known}")
     wanted = {use.group: use.key for record in chosen for use in record.groups}
     found: list[Group] = []
     for key in sorted(set(wanted.values())):

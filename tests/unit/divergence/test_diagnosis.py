@@ -181,6 +181,12 @@ def test_the_order_of_causes(engines: list[EngineFigures], by_lag: Mapping[int, 
     assert diagnose(engines, by_lag, LIMITS).cause == cause
 
 
+def test_what_is_over_the_budget_within_its_error_says_so():
+    under, over = (diagnose([engine(1e-6, GOOD)], {4: summary(k3, error=3e-4)}, LIMITS).why for k3 in (4e-4, 1.2e-3))
+    assert under.endswith("budget 1.00e-03")
+    assert over.endswith("not surely above the budget of 1.00e-03: its standard error is 3.0e-04")
+
+
 def test_one_engine_alone_or_all_alike_do_not_stand_out():
     high = summary(1e-3)
     assert diagnose([engine(1e-6, high)], {0: high}, LIMITS).cause == "engine mismatch"

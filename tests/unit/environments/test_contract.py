@@ -64,6 +64,15 @@ def test_an_entry_point_is_found_and_only_loaded_when_it_is_asked_for(monkeypatc
         resolve("hilo/v1")
 
 
+def test_of_many_known_ids_the_families_are_named() -> None:
+    with pytest.raises(ConfigurationError, match="no environment 'qqq'") as found:
+        resolve("qqq")
+    assert "reasoning_gym/... (1" in str(found.value)
+    assert "pointer_chase/... (1)" in str(found.value)
+    assert "`driftline environments list` names each" in str(found.value)
+    assert len(str(found.value)) < 300
+
+
 def test_a_family_of_the_checkout_goes_before_an_installed_one(monkeypatch: pytest.MonkeyPatch) -> None:
     class Point:
         name, value = "pointer_chase/v1", "package:Other"

@@ -16,7 +16,7 @@ from driftline.errors import StackError
 from driftline.store import client
 from driftline.store.memory import MemoryStore
 from driftline.store.run_store import RunStore
-from infra import follow, stack
+from infra import follow, stack, web
 from infra.follow import FlowRun
 from infra.layout import Layout, Ports, StackState, write_state
 from tests.support import records
@@ -109,6 +109,31 @@ def test_what_is_given_is_merged_into_what_the_deployment_has(run: Run, prefect:
     model, batch = {"source": "smollm2", "rendering": "chat"}, {"groups_per_step": 64}
     wanted = {"params": {"model": model, "rollout": batch, "overlap": {"lead_groups": 300}}}
     assert prefect.made == [("post-training/smollm2", wanted)]
+
+
+def test_a_wrong_name_is_told_without_a_stack_and_right_ones_are_told_of_the_stack(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack, "is_running", lambda layout: False)
+    for wrong in ("training.stpes=4", "training.steps=-4", "steps=4"):
+        result = run("run", "--param", wrong)
+        assert result.exit_code == 2
+        assert "steps" in result.stderr
+        assert "the local stack" not in result.stderr
+    for right in ("training.steps=4", "overlap.lead_groups=300"):
+        assert "the local stack is not running" in run("run", "--param", right).stderr, "the deployment may fit it"
+
+
+def test_a_prefect_that_does_not_answer_is_named(run: Run, prefect: Prefect, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unanswered(*arguments: object) -> None:
+        raise web.Unanswered("POST failed")
+
+    monkeypatch.setattr(follow, "deployments_of", unanswered)
+    result = run("run")
+    assert result.exit_code == 1
+    assert "Prefect does not answer at http://127.0.0.1:4200: see `.venv/bin/driftline status`" in " ".join(
+        result.stderr.split()
+    )
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_numbers_that_json_does_not_have_are_null(show: Show, runs: RunStore, tm
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--step", "2"), "no steps 2 to 2: it has steps 1 to 1"),
+        (("--step", "2"), "no step 2: it has steps 1 to 1"),
         (("--group", "2"), "group 2 of run 'run-1' was given up (expired) and left no trajectories"),
         (("--group", "7"), "no finished group 7"),
         (("--step", "1", "--group", "1"), "give one of them"),
